@@ -106,6 +106,12 @@ def indented(text: str | Text) -> Indented:
     return Indented(Text(text) if isinstance(text, str) else text)
 
 
+def data(dataset: Dataset) -> Group:
+    """A data set's name, shape and rank, and what was changed in it."""
+    shape = " × ".join(map(str, dataset.shape))
+    return Group(Text(f"Data: {dataset.name}, {shape}, rank {dataset.rank}"), *map(indented, dataset.notes))
+
+
 def headed(title: str, *paragraphs: str | Text, style: str = "bold") -> list[RenderableType]:
     """A title and indented paragraphs, after an empty line; nothing where there are none."""
     shown = [p for p in paragraphs if p]

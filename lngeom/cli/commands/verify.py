@@ -143,9 +143,7 @@ def _print(outcomes, dataset, document, about, paper: str | None, every: bool, a
         console.print(*map(terminal.short, outcomes), sep="\n", end="\n\n")
     if alarm := terminal.clashes(outcomes):
         console.print(alarm)
-    console.print(f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}")
-    for note in dataset.notes:
-        console.print(terminal.indented(note), markup=False)
+    console.print(terminal.data(dataset))
     if asked:
         return
     for part in terminal.overview(outcomes, document, about):
