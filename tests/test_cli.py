@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from lngeom import claims
-from lngeom.claims import Verdict, agree, papers, proofs
+from lngeom.claims import Verdict, agree, papers, proofs, registry
 from lngeom.cli import programs, running, workers
 from lngeom.cli.commands import app
 from lngeom.symbolic.proof import ProofError
@@ -275,6 +275,49 @@ def test_data_and_papers_that_are_misspelt_are_answered_with_what_was_meant(smal
     several = lngeom("verify", "--paper", "layer normalization", "--list")
     assert several.exit_code == 2
     assert "xu2019  Understanding and Improving Layer Normalization (2019)" in several.output
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["xiong", "Xiong et al.", "Xiong et al. (2020)", "Xiong, Yang and He", "2002.04745", "Huishuai"],
+)
+def test_a_paper_has_one_name_in_every_command(name):
+    claims = [f"xiong2020.{claim}" for claim in ("lemma_1", "lemma_2_post", "lemma_2_pre", "lemma_3", "theorem_1")]
+    for command in (("prove", name), ("verify", "--claim", name), ("where", name)):
+        refused = lngeom(*command)
+        assert refused.exit_code == 2
+        assert f"{name!r} means 7 claims" in refused.output
+        assert all(claim in refused.output.replace("\n", " ") for claim in claims)
+    lists = [lngeom("verify", "--list", "--json", option, name).stdout for option in ("--paper", "--claim")]
+    assert lists[0] == lists[1]
+    assert len(json.loads(lists[0])["claims"]) == 7
+
+
+def test_an_author_of_several_papers_is_answered_with_their_ids():
+    for command in (("prove", "Zheng"), ("verify", "--paper", "Zheng"), ("where", "Zheng")):
+        refused = lngeom(*command)
+        assert refused.exit_code == 2
+        assert refused.output.startswith("error: 2 papers are called 'Zheng'; name one by its id:\n  xiong2020  On")
+
+
+@pytest.mark.parametrize(
+    ("name", "id"), [("Ba et al., Eq. 13 LN", "equation.13_14.ln"), ("Xiong Lemma 3", "xiong2020.lemma_3")]
+)
+def test_a_claim_is_found_behind_the_name_of_its_paper(name, id):
+    found = json.loads(lngeom("verify", "--list", "--json", "--claim", name).stdout)["claims"]
+    assert [claim["id"] for claim in found] == [id]
+
+
+def test_a_list_as_json_has_the_record_of_each_claim(monkeypatch):
+    monkeypatch.setattr(claims, "run", lambda *a: pytest.fail("ran a claim"))
+    found = json.loads(lngeom("verify", "--list", "--json", "--claim", "13 LN").stdout)
+    assert found["schema"] == "lngeom.claims/1"
+    (claim,) = found["claims"]
+    known = registry.all_claims(id="equation.13_14.ln")[0]
+    assert (claim["id"], claim["expected"], claim["paper"]) == (known.id, "refuted", "ba2016")
+    assert (claim["statement"], claim["correction"]) == (known.statement, known.correction)
+    everything = json.loads(lngeom("verify", "--paper", "all", "--list", "--json").stdout)["claims"]
+    assert {claim["paper"] for claim in everything} == set(papers.ids())
 
 
 def test_a_list_is_searched_and_shows_statements():

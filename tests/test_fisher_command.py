@@ -1,13 +1,17 @@
 """`lngeom fisher` as a user meets it."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
+from lngeom._core.conditions import Condition
 from lngeom.cli import programs
 from lngeom.cli.commands import app
 from lngeom.information import _spectrum
+from lngeom.information.predicted import PredictedNullspace
 from lngeom.information.summary import Summary, summarize
 from typer.testing import CliRunner
 
@@ -90,7 +94,7 @@ def test_the_plan_of_memory_is_printed_on_request_alone():
     text = " ".join(planned.output.split())
     assert "P = 36 parameters, 40 samples" in text
     assert "matrix: 10.1 KiB" in text
-    assert "rank" not in planned.output
+    assert "nullity" not in planned.output
     assert "KiB" not in result.output
 
 
@@ -99,7 +103,7 @@ def test_uncertain_directions_are_marked():
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "uncertain: 21 to 32" in text
-    assert "unexplained (1 of them uncertain)" in text
+    assert "unexplained (4 of them uncertain)" in text
 
 
 @pytest.mark.thorough
@@ -108,6 +112,42 @@ def test_a_nullity_that_is_not_the_predicted_one_exits_1(monkeypatch):
     result = run("--glm", "--data", "small.npy", "--outputs", "3")
     assert result.exit_code == 1
     assert "predicted" in result.output
+
+
+def test_badly_scaled_data_make_the_predicted_nullity_uncertain():
+    x = np.arange(1.0, 20.0)
+    np.save("scaled.npy", np.stack([x, x**2, 1e5 * (x + 1)], 1))
+    result = run("--glm", "--data", "scaled.npy")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert re.search(r"nullity │ \d+, predicted: 10, which is uncertain", text)
+    assert "bring the columns of X to one size" in text
+
+
+def test_rows_that_are_left_out_are_said():
+    np.save("rows.npy", np.concatenate([np.load("small.npy"), np.zeros((2, 4))]))
+    for options in ((), ("--plan",)):
+        result = run("--glm", "--data", "rows.npy", "--outputs", "3", *options)
+        assert result.exit_code == 0, result.output
+        assert result.output.startswith("Data: rows.npy, 42 × 4, rank 4\n  2 rows of zeros are left out: layer norm is")
+
+
+@pytest.mark.parametrize(
+    ("nullity", "ranks", "exact", "doubts", "answer"),
+    [
+        (5, (5, 5), True, (), True),
+        (4, (6, 6), True, (), False),
+        (6, (4, 4), False, (), None),
+        (4, (6, 6), False, (), False),
+        (4, (5, 6), False, (), None),
+        (4, (6, 6), False, ("scale",), None),
+    ],
+)
+def test_a_nullity_below_a_lower_bound_is_not_as_predicted(nullity, ranks, exact, doubts, answer):
+    conditions = (Condition("enough samples", exact, ""),)
+    predicted = PredictedNullspace(np.zeros((10, 5)), 5, (), conditions, doubts)
+    found = Summary("F", None, (), (), 1.0, np.ones(1), 10 - nullity, 1e3, ranks, nullity, None, predicted)
+    assert found.as_predicted is answer
 
 
 def test_a_named_model_is_what_fisher_makes_of_it(tmp_path):

@@ -86,6 +86,10 @@ def _said(name: str, found: Row, results: Sequence[Result], compared: Comparison
         sentence = f"no row of the table; closest is {title}, from which it differs in {len(differences)} of {of}"
         return Diagnosis(name, sentence, differences)
     if not compared.matched:
+        if any(r.verdict is Verdict.UP_TO_EPS and found.cells.get(r.name) == "no" for r in results):
+            where = ", where invariant up to ε counts as no"
+            sentence = f"no row of the table; its answers are those of {title}{where}, but its outputs are not"
+            return Diagnosis(name, sentence)
         return Diagnosis(name, f"invariant as {title} is, but its outputs are not those of {title}")
     return Diagnosis(name, ", ".join([title, *_epsilon(found, results), *compared.traits]))
 

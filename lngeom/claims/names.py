@@ -28,7 +28,7 @@ PLACES = {
 
 PASSED_OVER = (
     *("is", "are", "the", "of", "a", "an", "in", "on", "and", "for", "to", "by", "with"),
-    *("why", "right", "wrong", "true", "correct"),
+    *("why", "right", "wrong", "true", "correct", "et", "al"),
 )
 """Words of a query that are no conditions."""
 

@@ -11,6 +11,7 @@ A module is a paper's if it makes a `Paper`. Its claims are registered with that
 import functools
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,11 +95,46 @@ def home(claim: str | None) -> str:
     return first if first in ids() else BA2016
 
 
+_REFERENCE = r"\s*([^\W\d_]+)(?:\s+et\s+al\b\.?)?[\s,(]*(\d{4})?(?!\w)\)?[\s,.:;]*(.*)"
+"""An author, perhaps "et al." and a year, and what follows."""
+
+_JOINED = {"et", "al", "and"}
+"""Words between the names of authors."""
+
+
+def _cited(name: str) -> tuple[str, str] | None:
+    """The paper by whose first author a name begins, and the rest of it: "Xiong et al. (2020), Lemma 3"."""
+    match = re.fullmatch(_REFERENCE, name, re.IGNORECASE)
+    if not match:
+        return None
+    author, year, rest = match[1].lower(), match[2] or "", match[3]
+    found = [id for id in ids() if re.fullmatch(rf"{author}(\d*)", id) and id.endswith(year)]
+    return (found[0], rest) if len(found) == 1 else None
+
+
+def _words(reference: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", reference.lower()) if word not in _JOINED]
+
+
+def _written_by(reference: str) -> list[str]:
+    """Ids of the papers among whose authors all words of a reference are: "Kiros and Hinton"."""
+    words = set(_words(reference))
+    known = map(find, ids())
+    return [p.id for p in known if words and words <= {*_words(" ".join(p.authors)), str(p.year)}]
+
+
+def _is_paper(name: str) -> bool:
+    """Whether a name is a title, a number on arXiv, or that of authors, and nothing else."""
+    number, title = name.removeprefix("arXiv:"), plain(name)
+    known = map(find, ids())
+    return any(number == p.arxiv or title == plain(p.title) for p in known) or bool(_written_by(name))
+
+
 def claims(name: str, paper: str | None = None, *, every: bool = False) -> list[Claim]:
-    """The claims that a name means (`lngeom.claims.names`), in all topics.
+    """The claims that a name means (`lngeom.claims.names`), in all topics; those of a paper that it names.
 
     Args:
-        name: an id, "Eq. 13", "table1", words of a statement.
+        name: an id, "Eq. 13", "table1", words of a statement, "Xiong et al.", "Xiong et al. (2020), Lemma 3".
         paper: id of the paper; by default that of which the name is, else that of 2016, else every paper at hand.
         every: whether to take in also those that are found by their statements, or by what is said about them.
 
@@ -107,26 +143,34 @@ def claims(name: str, paper: str | None = None, *, every: bool = False) -> list[
 
     Raises:
         UnknownClaim: if no claim has this name; it has those of names near it.
+        PaperError: if it is the name of an author of several papers.
     """
-    own = paper or home(name)
+    cited, rest = (None if paper else _cited(name)) or (None, name)
+    if cited and not rest:
+        return find(cited).claims
+    own = paper or cited or home(name)
     find(own)
     known = all_claims("all", paper=own)
-    found = names.ranked(name, known)
+    found = names.ranked(rest if cited == BA2016 else name, known)  # ids of other claims begin with the paper's
     if not found and not paper and own == BA2016:
         found = names.ranked(name, [claim for id in ids() if id != BA2016 for claim in find(id).claims])
+    if not found and not paper and name.strip() and _is_paper(name):
+        return find(name).claims
     if not found:
         raise names.UnknownClaim(name, known)
     return [claim for rank, claim in found if every or rank == found[0][0]]
 
 
 def _named(reference: str) -> str:
-    """The id of the paper in whose id, title or authors a word stands.
+    """The id of the paper that a reference cites, or in whose id, authors or title it stands.
 
     Raises:
         PaperError: if it is none, or several.
     """
+    cited, rest = _cited(reference) or ("", "")
     word = plain(reference)
-    found = [id for id in ids() if word and word in plain(id)]
+    found = [cited] if cited and not rest else [id for id in ids() if word and word in plain(id)]
+    found = found or _written_by(reference)
     if not found and word:
         known = map(find, ids())
         found = [p.id for p in known if any(word in plain(text) for text in (p.title, *p.authors))]
@@ -144,8 +188,8 @@ def find(reference: str) -> Paper:
     """Imports a paper, which registers its claims and proofs.
 
     Args:
-        reference: its id, a word of its id, title or authors that no other has, its number on arXiv, or the path of a
-            folder with `__init__.py` or of a Python file.
+        reference: its id, "Xiong et al.", a word of its id, title or authors that no other has, its number on arXiv,
+            or the path of a folder with `__init__.py` or of a Python file.
 
     Returns:
         The paper.

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from lngeom.cli.console import tell
+from lngeom.cli.console import refusing, tell
 
 FEW = 5
 """Up to so many claims are answered together."""
@@ -29,7 +29,8 @@ def named(name: str, paper: str | None = None, *, every: bool = False, listed: b
 
     console = Console(stderr=True, highlight=False)
     try:
-        found = papers.claims(name, paper, every=every)
+        with refusing(papers.PaperError):
+            found = papers.claims(name, paper, every=every)
     except UnknownClaim as error:
         tell(error.headline)
         for claim in error.near:

@@ -13,14 +13,17 @@ def verify(data: str, seed: int, out: Path, json: bool, list_only: bool) -> None
     """Checks every paper, and writes a report of each and an index of all."""
     from lngeom.claims import papers
     from lngeom.report import gallery, terminal, terminal_tables, write
-    from lngeom.report.document import document as build_document, dumps
+    from lngeom.report.document import document as build_document, dumps, listing
     from lngeom.report.page import page as build_page
 
     with refusing(papers.PaperError):
         found = [papers.find(id) for id in papers.ids()]
     claims = [c for p in found for c in p.claims]
     if list_only:
-        Console().print(terminal.listing(claims), highlight=False)
+        if json:
+            sys.stdout.write(dumps(listing(claims)))
+        else:
+            Console().print(terminal.listing(claims), highlight=False)
         return
     check_writable(out)
     programs.compile_sparingly()

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from lngeom._core.files import CORRUPT
 from lngeom._core.memory import available_memory, format_bytes
-from lngeom.claims.data import DataError, read, reason
+from lngeom.claims.data import DataError, Dataset, read, reason
 from lngeom.information._given import require_numbers
 from lngeom.information.glm import NormalizedGLM
 
@@ -33,12 +33,14 @@ class Given(NamedTuple):
         params: its parameters.
         X: inputs.
         arguments: by name.
+        dataset: X with what was changed in it, where it is data of the command's.
     """
 
     model_or_apply: Any
     params: PyTree
     X: PyTree
     arguments: dict[str, Any]
+    dataset: Dataset | None = None
 
 
 def from_object(

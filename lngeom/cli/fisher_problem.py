@@ -38,14 +38,15 @@ def normalized_glm(
     normalizer: str, family: str | None, outputs: int, data: str | None, epsilon: float | None, dtype: str, seed: int
 ) -> Given:
     """A normalized GLM with random weights on real data."""
-    X = jnp.asarray(load_data(data or "digits", seed).inputs, _dtype(dtype))
+    dataset = load_data(data or "digits", seed)
+    X = jnp.asarray(dataset.inputs, _dtype(dtype))
     responses = _family(family or "categorical")
     start = lngeom.NormalizedGLM(Identity(), responses)
     key = jax.random.key(seed)
     arguments: dict[str, Any] = {"inputs": X.shape[1], "outputs": outputs, "dtype": X.dtype}
     made = _normalizer(normalizer, start.init(key, **arguments).weights, X, epsilon)
     model = lngeom.NormalizedGLM(made, responses)
-    return Given(model, model.init(key, **arguments), X, {})
+    return Given(model, model.init(key, **arguments), X, {}, dataset)
 
 
 def operator(

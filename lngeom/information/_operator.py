@@ -295,11 +295,14 @@ class FisherOperator(AbstractFisher):
         """Singular value decomposition of the factor, for repeated `solve` and `sample`; at least in float32.
 
         Args:
-            rtol: at least 0; singular values up to this times the largest are null (those that only an ε keeps up).
+            rtol: at least 0; singular values up to this times the largest are null (those that only an ε keeps up). By
+                default the rank is decided as in `rank`, with its warning (not under jit).
         """
         check_nonnegative("rtol", 0 if rtol is None else rtol)
-        self._require_decomposition()
-        return _spectrum.decompose(self, rtol)
+        decomposition = self._decomposed(rtol)
+        if is_concrete(decomposition.singular_values):
+            _spectrum.checked_rank(decomposition.decision, self.problem)
+        return decomposition
 
     def nullspace(self) -> MeasuredNullspace:
         """Orthonormal basis of the null space, with its certificate; `.describe()` names each direction (eager).
@@ -309,7 +312,7 @@ class FisherOperator(AbstractFisher):
         Raises:
             MemoryError: if the basis would not fit.
         """
-        decomposition = self.decompose()
+        decomposition = self._decomposed()
         self._require_values("nullspace()", decomposition.singular_values)
         _spectrum.checked_rank(decomposition.decision, self.problem)
         return measure(self, decomposition)
@@ -370,7 +373,7 @@ class FisherOperator(AbstractFisher):
             method = "svd" if decomposition is not None or self.in_size() <= _spectrum.SMALL else "cg"
         kind = self.problem.layout.kind_of(gradient)
         if method == "svd" and decomposition is None:
-            decomposition = self.decompose()
+            decomposition = self._decomposed()
 
         def one(g: PyTree) -> _solve.Solution:
             x, report = _solve.solve(
@@ -397,7 +400,7 @@ class FisherOperator(AbstractFisher):
         flat = self.problem.ravel(as_tangent(self, v)) if kind == "tangent" else jnp.asarray(v)
         if nullspace is None:
             wide = flat.astype(self.problem.decomposition_dtype)
-            result = self.decompose().identifiable(wide).astype(flat.dtype)
+            result = self._decomposed().identifiable(wide).astype(flat.dtype)
         else:
             result = flat - nullspace @ (nullspace.T @ flat)
         return self.problem.unravel(result) if kind == "tangent" else result
@@ -431,7 +434,7 @@ class FisherOperator(AbstractFisher):
         by_products = exact and not self.in_parts and self.in_size() > _spectrum.SMALL
         if method == "cg" or (method is None and decomposition is None and by_products):
             return _solve.sample_by_products(self, key, count)
-        known = self.decompose() if decomposition is None else decomposition  # whose budget may exceed 32 bits
+        known = self._decomposed() if decomposition is None else decomposition  # whose budget may exceed 32 bits
         return _solve.sample_by_decomposition(known._replace(budget=0), key, count)
 
     def approximate(
@@ -521,6 +524,11 @@ class FisherOperator(AbstractFisher):
     def _require_matrix(self) -> None:
         what = f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace"
         self.plan.require(3 * self.plan.dense, what, "use products (mv, mm), diagonal(), block(i, j) or eigenvalues(k)")
+
+    def _decomposed(self, rtol: float | None = None) -> _spectrum.Decomposition:
+        """The decomposition without a warning, for what a few uncertain directions do not change."""
+        self._require_decomposition()
+        return _spectrum.decompose(self, rtol)
 
     def _require_decomposition(self) -> None:
         alternative = "use eigenvalues(k) or spectral_density()"

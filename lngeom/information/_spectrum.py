@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from lngeom._core.decompositions import eigenvectors, right_singular, triangular_rows
+from lngeom._core.decompositions import eigenvectors, right_singular, singular_values, triangular_rows
 from lngeom._core.draws import draw_small
 from lngeom._core.memory import format_bytes
 from lngeom._core.numerics import Rank, RankDecision, decide_rank
@@ -154,8 +154,12 @@ def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
 
 
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
-    """Singular value decomposition of the factor, with a decision of its rank."""
-    s, vectors = right_singular(F.triangular_factor())
+    """Singular value decomposition of the factor, with the decision of its rank that its singular values alone give.
+
+    Values that come with their vectors have larger rounding errors, from which another rank may follow.
+    """
+    rows = F.triangular_factor()
+    s, (_, vectors) = singular_values(rows), right_singular(rows)
     return Decomposition(s, vectors, rank_of(F, s, rtol), F.plan.budget)
 
 

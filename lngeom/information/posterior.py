@@ -450,6 +450,6 @@ def _structure(
         values, vectors = eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
         values, vectors = (jnp.asarray(a, F.problem.dtype) for a in (np.maximum(values, 0), vectors.T))
         return Eigenpairs(values, vectors)
-    found = F.decompose()
+    found = F._decomposed()
     s = jnp.where(found.kept, jnp.square(found.singular_values), 0)
     return Eigenpairs(*(a.astype(F.problem.dtype) for a in (s, found.vectors)))

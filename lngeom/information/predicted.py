@@ -17,7 +17,7 @@ import scipy
 from jaxtyping import Array, Float, Int
 
 from lngeom._core.conditions import Condition
-from lngeom._core.numerics import decide_rank
+from lngeom._core.numerics import decide_rank, tolerance
 from lngeom._core.types import GLMParameters, check_parameters
 from lngeom.families import Categorical
 from lngeom.information.glm import NormalizedGLM, require_affine
@@ -46,6 +46,10 @@ if TYPE_CHECKING:  # models that are no transformers do without
     from lngeom.transformers.nullspace import StackNullspace
 
 
+NEARLY_LINEAR = 1e-9
+"""Departure of σ from a linear function of x, relative to its size, up to which it is in doubt."""
+
+
 @dataclass(frozen=True, repr=False)
 class PredictedNullspace:
     """What the theory says about the null space of a Fisher matrix.
@@ -58,12 +62,15 @@ class PredictedNullspace:
             rest of the parameters.
         directions: pairs (description, number of directions it adds to those before it).
         conditions: the conditions under which the dimension is exact.
+        doubts: decisions about these data that rounding may have made, as where columns are badly scaled. Where there
+            is none, the dimension is a lower bound, whatever conditions fail; else it may be too large or too small.
     """
 
     basis: Float[np.ndarray, "P K"]
     dimension: int
     directions: tuple[tuple[str, int], ...]
     conditions: tuple[Condition, ...]
+    doubts: tuple[str, ...] = ()
 
     def __iter__(self):
         return iter((self.basis, self.dimension))
@@ -71,13 +78,13 @@ class PredictedNullspace:
     def __repr__(self) -> str:
         """Its dimension and directions, not its arrays."""
         parts = "; ".join(f"{count} {what}" for what, count in self.directions if count)
-        exact = "exact" if self.exact else "a lower bound"
+        exact = "exact" if self.exact else "uncertain" if self.doubts else "a lower bound"
         return f"PredictedNullspace(dimension {self.dimension} of {self.basis.shape[0]:,}, {exact}: {parts})"
 
     @property
     def exact(self) -> bool:
-        """Whether every condition holds."""
-        return all(c.holds for c in self.conditions)
+        """Whether every condition holds, and nothing is in doubt."""
+        return all(c.holds for c in self.conditions) and not self.doubts
 
     def describe(self) -> str:
         """The directions and their counts, and the conditions that fail, as text."""
@@ -86,8 +93,14 @@ class PredictedNullspace:
         if unseen:
             lines.append(f"{unseen:5d}  not seen by so few samples")
         lines.append(f"{self.dimension:5d}  in all")
-        lines += [f"condition fails: {c.name} ({c.detail})" for c in self.conditions if not c.holds]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.reservations()])
+
+    def reservations(self) -> list[str]:
+        """The conditions that fail, and what is in doubt, a line each."""
+        failing = [f"condition fails: {c.name} ({c.detail})" for c in self.conditions if not c.holds]
+        doubts = [f"uncertain: {doubt}" for doubt in self.doubts]
+        advice = ["inputs or weights may be badly scaled: bring the columns of X to one size"]
+        return failing + doubts + (advice if doubts else [])
 
 
 class Collector:
@@ -97,6 +110,23 @@ class Collector:
         self.units, self.inputs = units, inputs
         self.basis = np.zeros((units * (inputs + 2), 0))
         self.directions: list[tuple[str, int]] = []
+        self.doubts: list[str] = []
+
+    def rank(self, singular_values: np.ndarray, shape: tuple[int, ...], what: str, *, most: bool = False) -> int:
+        """The rank of a matrix, or the most that it may be; where rounding may have decided it, a doubt is noted."""
+        found = decide_rank(singular_values, *shape)
+        rank = found.most if most else found.rank
+        if not found.certain:
+            self.doubts.append(f"{what} have rank {found.fewest} to {found.most}, taken as {rank}")
+        return rank
+
+    def spans(
+        self, matrix: Float[np.ndarray, "N D"], what: str, *, most: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Orthonormal bases of the row space [D r] and of the kernel [D D−r] of a matrix, as `rank` decides."""
+        _, s, right = np.linalg.svd(matrix, full_matrices=len(matrix) < matrix.shape[1])
+        rank = self.rank(s, matrix.shape, what, most=most)
+        return right[:rank].T, right[rank:].T
 
     def add(self, what: str, weights=None, bias=None, gain=None) -> None:
         """Adds K directions: arrays [K H D], [K H], [K H], zero where not given."""
@@ -116,13 +146,6 @@ class Collector:
         fresh = left[:, s > 1e-8]
         self.basis = np.concatenate([self.basis, fresh], 1)
         self.directions.append((what, fresh.shape[1]))
-
-
-def spans(matrix: Float[np.ndarray, "N D"]) -> tuple[np.ndarray, np.ndarray]:
-    """Orthonormal bases of the row space [D r] and of the kernel [D D−r] of a matrix."""
-    _, s, right = np.linalg.svd(matrix, full_matrices=len(matrix) < matrix.shape[1])
-    rank = decide_rank(s, *matrix.shape).rank
-    return right[:rank].T, right[rank:].T
 
 
 @overload
@@ -219,7 +242,8 @@ def _predict_glm(model: NormalizedGLM, params: GLMParameters, inputs: Float[Arra
     else:
         seen, more = _unitwise(into, model.normalizer, joint, W, g, X, n)
     dimension = max(into.basis.shape[1], rows - seen)
-    return PredictedNullspace(into.basis, dimension, tuple(into.directions), (*conditions, *more))
+    doubts = tuple(dict.fromkeys(into.doubts))
+    return PredictedNullspace(into.basis, dimension, tuple(into.directions), (*conditions, *more), doubts)
 
 
 def _everything(into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -233,7 +257,7 @@ def _unitwise(into: Collector, normalizer: AbstractNormalizer, joint: bool, W, g
     """Methods of one unit at a time, exact for any N; returns the most directions seen, and conditions."""
     units, features = W.shape
     X, scale, slope, offset = _units(normalizer, W, X)
-    extended, kernel = spans(np.concatenate([X, np.ones((len(X), 1))], 1))
+    extended, kernel = into.spans(np.concatenate([X, np.ones((len(X), 1))], 1), "the inputs with a constant column")
     eye = np.eye(units)
 
     def compensated(unit: int, dw: np.ndarray, function_bias: np.ndarray):
@@ -364,7 +388,7 @@ def _grouped(
     units, features = W.shape
     cell = cell_of("centred groups" if normalizer.centered else "groups", softmax=joint, eps=normalizer.eps)
     size = units // normalizer.group_count
-    span, kernel = spans(X)
+    span, kernel = into.spans(X, "the inputs")
     parts = _independent_parts(X, span)
     groups = []
     for members in np.arange(units).reshape(-1, size):
@@ -519,7 +543,7 @@ def _add_group(into: Collector, group: _Group, cell: Cell, parts: _Parts) -> Non
     into.add(SCALE, rows(group.weights[None]))
     for part in parts.members:
         left, s, _ = np.linalg.svd(group.weights[:, part], full_matrices=False)
-        if decide_rank(s, size, len(part)).rank == 1:
+        if into.rank(s, (size, len(part)), "the weights on the data") == 1:
             into.add(
                 SIGNS,
                 rows(left[None, :, :1] * np.eye(dims)[part][:, None, :]),
@@ -571,9 +595,10 @@ class _Trades:
         self.bias.append(vectors[0])
         self.gain.append(vectors[1])
 
-    def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The directions that satisfy all equations."""
-        kernel = spans(np.stack(self.columns, 1))[1].T
+    def solve(self, into: Collector) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The directions that satisfy all equations, and not those that only rounding may let satisfy them."""
+        columns = np.stack(self.columns, 1)
+        kernel = into.spans(columns, "the equations of trades between gain and weights", most=True)[1].T
         return tuple(np.tensordot(kernel, np.stack(v), 1) for v in (self.weights, self.bias, self.gain))  # pyright: ignore
 
 
@@ -585,7 +610,7 @@ def _add_trades(into: Collector, groups: list[_Group], cell: Cell, parts: _Parts
     starts = np.cumsum([0, *(samples * (2 + len(d)) for d in dead)])
     system = _Trades(into.units, dims, int(starts[-1]) + samples * (len(groups) - 1))
     for k, (group, zero, start) in enumerate(zip(groups, dead, starts, strict=False)):
-        _add_unknowns(system, group, cell, parts, eps, zero, int(start))
+        _add_unknowns(into, system, group, cell, parts, eps, zero, int(start))
         others = range(1, len(groups)) if k == 0 else [k]
         coupling = [(int(starts[-1]) + samples * (other - 1), -1.0 if k == 0 else 1.0) for other in others]
         if cell.softmax:
@@ -593,11 +618,13 @@ def _add_trades(into: Collector, groups: list[_Group], cell: Cell, parts: _Parts
         if k:
             ones = np.ones(samples)
             system.unknown([(at, sign * ones) for at, sign in coupling], bias=(group.members, 1.0))
-    weights, bias, gain = system.solve()
+    weights, bias, gain = system.solve(into)
     into.add(TRADES, weights @ parts.columns, bias, gain)
 
 
-def _add_unknowns(system: _Trades, group: _Group, cell: Cell, parts: _Parts, eps: float, zero, start: int) -> None:
+def _add_unknowns(
+    into: Collector, system: _Trades, group: _Group, cell: Cell, parts: _Parts, eps: float, zero, start: int
+) -> None:
     """The unknowns e, c and l of a group, and β = db/g where σ is linear in x on the data."""
     samples, dims = parts.data.shape
     n, members, U = group.outputs, group.members, group.weights
@@ -609,7 +636,7 @@ def _add_unknowns(system: _Trades, group: _Group, cell: Cell, parts: _Parts, eps
         first = [(start, value)] if cell.centred else []
         return [*first, (start + samples, value * n[:, unit] * seen)] if live else []
 
-    line = _linear(parts.data, group.scale)
+    line = _linear(into, parts.data, group.scale)
     for i in group.live:
         at, g = members[i], group.gain[i]
         system.unknown(entries(n[:, i], i), (at, -U[i]), gain=(at, g))
@@ -640,7 +667,13 @@ def _add_common(system: _Trades, group: _Group, cell: Cell, parts: _Parts, zero,
         system.unknown(equations, (group.members[live], share[:, None] * form))
 
 
-def _linear(data: Float[np.ndarray, "N r"], values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " r"] | None:
-    """The linear form that has these values on the data, if there is one."""
-    form = np.linalg.lstsq(data, values)[0]
-    return form if np.abs(data @ form - values).max() <= 1e-9 * np.abs(values).max() else None
+def _linear(
+    into: Collector, data: Float[np.ndarray, "N r"], scale: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, " r"] | None:
+    """The linear form that is σ on the data, if there is one; a doubt is noted where σ is nearly linear."""
+    directions = data / scale[:, None]
+    form = np.linalg.lstsq(directions, np.ones_like(scale))[0]
+    off = np.abs(directions @ form - 1).max()
+    if tolerance(data.dtype) < off < NEARLY_LINEAR:
+        into.doubts.append(f"σ is linear in x on the data up to {off:.0e} of its size, and taken not to be")
+    return form if off <= tolerance(data.dtype) else None

@@ -56,10 +56,16 @@ class Summary:
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether the nullity is the predicted one; None without a prediction, or one which is a lower bound only."""
-        if self.predicted is None or not self.predicted.exact or self.nullity is None:
+        """Whether the nullity is the predicted one.
+
+        None without a prediction that is certain. Of a lower bound: False where the nullity is surely less, else None.
+        """
+        if self.predicted is None or self.nullity is None or self.predicted.doubts:
             return None
-        return self.nullity == self.predicted.dimension
+        if self.predicted.exact:
+            return self.nullity == self.predicted.dimension
+        doubtful = 0 if self.ranks is None or self.rank is None else self.rank - self.ranks[0]
+        return False if self.nullity + doubtful < self.predicted.dimension else None
 
 
 def summarize(
@@ -113,7 +119,7 @@ def summarize(
         watch("trace")
         return Summary(**common, trace=float(operator.trace()), eigenvalues=values)
     watch("decomposition of the factor")
-    parts = operator.decompose()
+    parts = operator._decomposed()
     s = np.asarray(parts.singular_values, np.float64)
     watch("names of null directions")
     null = measure(operator, parts)

@@ -1,7 +1,8 @@
 """The extended invariance table: what the pages of the methods record, by row and column."""
 
+from lngeom._core.named import UnknownName
 from lngeom.methods import METHODS
-from lngeom.methods.page import Cell as Cell
+from lngeom.methods.page import Cell as Cell, named
 from lngeom.methods.transformations import EXTENDED as _EXTENDED
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES
 
@@ -22,8 +23,9 @@ WORDS = {"rms": "RMS norm", "scale": "scale norm", "bn_evaluation": "batch norm 
 
 
 def in_words(name: str) -> str:
-    """The name of a row, given by its name or alias, in a sentence: "layer norm"; another name is left as it is."""
-    method = next((m for m in METHODS.values() if name in {m.name, m.alias}), None)
-    if method is None:
+    """The name of a row in a sentence, "layer norm", given by any of its names; another name is left as it is."""
+    try:
+        method = named(name)
+    except UnknownName:
         return name
     return f"{method.alias} norm" if method.alias else WORDS.get(method.name, method.title)

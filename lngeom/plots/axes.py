@@ -169,8 +169,27 @@ def common_legend(fig: Figure, axes: Iterable[Any], columns: int = 6) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    count = min(len(entries), columns)
-    fig.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=count)
+    legend_below(fig, list(entries.values()), list(entries), columns)
+
+
+def legend_below(fig: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 6) -> None:
+    """A legend below all panels, in fewer columns where it would be wider than the figure.
+
+    Args:
+        fig: the figure.
+        handles: what is explained.
+        labels: by what.
+        columns: of the legend, at most.
+    """
+    count, rows = min(len(labels), columns), 1
+    while True:
+        legend = fig.legend(handles, labels, loc="outside lower center", ncols=count)
+        if count <= 1 or legend.get_window_extent().width <= fig.bbox.width:
+            return
+        legend.remove()
+        while -(-len(labels) // rows) >= count:
+            rows += 1
+        count = -(-len(labels) // rows)
 
 
 def equal_limits(axes: Sequence[Any]) -> None:

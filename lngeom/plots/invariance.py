@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.patches import Rectangle
 
 from lngeom.claims.paper import TABLE1
-from lngeom.plots.axes import number
+from lngeom.plots.axes import legend_below, number
 from lngeom.plots.style import ANSWERS, GUIDE, INK, figure, points, save
 
 SHOWN = {"invariant": ("invariant", "I"), "no": ("no", "no"), "up to sign": ("±", "±"), "unknown": ("??", "??")}
@@ -119,7 +119,7 @@ def invariance_table(table: Mapping[str, Any], stem: Path | str) -> list[Path]:
         present = [answer for answer in MEANING if any(cell["says"] == answer for cell in cells.values())]
         keys = [Rectangle((0, 0), 1, 1, facecolor=ANSWERS[a], edgecolor=GUIDE, linewidth=0.5) for a in present]
         names = ["I: invariant" if large and a == "invariant" else MEANING[a] for a in present]
-        fig.legend(keys, names, loc="outside lower center", ncols=len(present))
+        legend_below(fig, keys, names)
         numbers = "" if large else " Numbers: the largest relative change of the output."
         return save(
             fig,

@@ -23,6 +23,7 @@ from lngeom.papers.ba2016.coverage import STATEMENTS, coverage
 from lngeom.report.tables import tables
 
 SCHEMA = "lngeom.report/2"
+SCHEMA_OF_LISTS = "lngeom.claims/1"
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "sympy", "scikit-learn")
 
 
@@ -100,6 +101,26 @@ def _version(name: str) -> str:
         return "not installed"
 
 
+def _record(claim: Claim) -> dict[str, Any]:
+    return {
+        "id": claim.id,
+        "topic": claim.topic,
+        "source": claim.source,
+        "origin": _origin(claim),
+        "read": claim.read.value,
+        "statement": claim.statement,
+        "formula": claim.formula,
+        "assumptions": list(claim.assumptions),
+        "expected": claim.expected.value,
+    }
+
+
+def listing(claims: Sequence[Claim]) -> dict[str, Any]:
+    """Claims as they are recorded, without checks, as plain data."""
+    found = [_record(c) | {"paper": c.paper, "correction": c.correction} for c in claims]
+    return {"schema": SCHEMA_OF_LISTS, "claims": found}
+
+
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     claim = outcome.claim
     context = {"context": asdict(claim.context)} if claim.context else {}
@@ -107,16 +128,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     return (
         context
         | erratum
+        | _record(claim)
         | {
-            "id": claim.id,
-            "topic": claim.topic,
-            "source": claim.source,
-            "origin": _origin(claim),
-            "read": claim.read.value,
-            "statement": claim.statement,
-            "formula": claim.formula,
-            "assumptions": list(claim.assumptions),
-            "expected": claim.expected.value,
             "verdict": outcome.verdict.value,
             "strength": outcome.strength.value,
             "as_recorded": outcome.as_recorded,

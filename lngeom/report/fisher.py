@@ -53,10 +53,12 @@ def _nullity(summary: Summary) -> Text:
         return text.append(", found by numbers: theory predicts that of exact matrices of normalized GLMs", style="dim")
     if summary.as_predicted:
         return text.append(", as predicted", style="green")
-    kind = "predicted" if summary.as_predicted is False else "predicted at least"
-    text.append(f", {kind}: {summary.predicted.dimension}", style="red" if summary.as_predicted is False else "yellow")
-    fail = [f"condition fails: {c.name} ({c.detail})" for c in summary.predicted.conditions if not c.holds]
-    return text.append("".join(f"\n{line}" for line in fail))
+    predicted = summary.predicted
+    kind = "predicted" if predicted.exact or predicted.doubts else "predicted at least"
+    doubtful = ", which is uncertain" if predicted.doubts else ""
+    style = "red" if summary.as_predicted is False else "yellow"
+    lines = [f", {kind}: {predicted.dimension}{doubtful}", *predicted.reservations()]
+    return text.append("\n".join(lines), style=style)
 
 
 def _directions(summary: Summary, width: int) -> str:

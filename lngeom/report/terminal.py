@@ -40,7 +40,8 @@ GROUNDS = {
 SETTLED = {Verdict.HOLDS, Verdict.CONDITIONAL, Verdict.REFUTED, Verdict.SLIP}
 """The verdicts that answer whether a statement is true."""
 FEW = 5
-"""Up to so many claims of a verdict are stated in an overview, else named."""
+"""Up to so many claims of a verdict are shown in an overview with their conditions. More are stated without them, or
+only named where the verdict settles nothing."""
 RECORD = "The record is the verdict that lngeom keeps in its sources beside each claim."
 
 
@@ -102,6 +103,12 @@ class Indented:
 def indented(text: str | Text) -> Indented:
     """A paragraph, indented by two."""
     return Indented(Text(text) if isinstance(text, str) else text)
+
+
+def data(dataset: Dataset) -> Group:
+    """A data set's name, shape and rank, and what was changed in it."""
+    shape = " × ".join(map(str, dataset.shape))
+    return Group(Text(f"Data: {dataset.name}, {shape}, rank {dataset.rank}"), *map(indented, dataset.notes))
 
 
 def headed(title: str, *paragraphs: str | Text, style: str = "bold") -> list[RenderableType]:
@@ -290,9 +297,10 @@ def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Pa
         if kind is Verdict.HOLDS or not others:
             continue
         names = [o.claim.id + ("" if o.as_recorded else f" (recorded: {o.claim.expected.value})") for o in others]
+        few = len(others) <= FEW
         paragraphs: list[str | Text] = [", ".join(names)]
-        if len(others) <= FEW:
-            paragraphs = [_stated(name, o.claim) for name, o in zip(names, others, strict=True)]
+        if few or kind in SETTLED:
+            paragraphs = [_stated(name, o.claim, few) for name, o in zip(names, others, strict=True)]
         yield from headed(kind.value.capitalize(), *paragraphs, style=STYLES[kind])
     yield Text("\nWhat is true", style="bold")
     yield Text(errata.headline(document))
@@ -302,8 +310,10 @@ def overview(outcomes: Sequence[Outcome], document: Mapping[str, Any], paper: Pa
         yield from headed(f"{errata.heading(rank, claims)}, corrected", *map(_finding, claims))
 
 
-def _stated(name: str, claim: Claim) -> Text:
-    """A claim with its statement and condition beneath its name."""
+def _stated(name: str, claim: Claim, given: bool) -> Text:
+    """A claim's name and statement; where its condition is asked for, both beneath its name."""
+    if not given:
+        return Text.assemble((name, "bold"), f"  {claim.statement}")
     return Text.assemble((name, "bold"), "\n", " ".join(filter(None, (claim.statement, _given(claim)))))
 
 

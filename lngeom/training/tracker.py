@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from lngeom._core.arguments import check_count
+from lngeom._core.text import counted, verb
 from lngeom._core.trees import leaf_paths
 from lngeom._core.types import is_concrete
 from lngeom.information.groups import Selector, resolve_groups
@@ -22,6 +23,9 @@ from lngeom.training._record import HISTORY, Geometry, GeometryState, Packed, dt
 from lngeom.training._settings import Said
 from lngeom.training.advisor import Plan
 from lngeom.training.laws import check_settings, law_of
+
+NAMED = 5
+"""Groups that one warning names."""
 
 
 def track_geometry(
@@ -251,7 +255,7 @@ def read_geometry(state: Any) -> Geometry:
         ValueError: if there is no tracker in the state, or more than one.
 
     Warns:
-        UserWarning: if a group is not scale-invariant, or the run has diverged.
+        UserWarning: if groups are not scale-invariant, or the run has diverged.
     """
 
     def is_state(node):
@@ -309,18 +313,22 @@ def _warn(geometry: Geometry) -> None:
             stacklevel=3,
         )
         return
-    steady = jnp.all(geometry.scale_invariant.reshape(-1, len(geometry.names)), 0)
-    for name, fine, spread in zip(
-        geometry.names,
-        steady.tolist(),
-        jnp.max(geometry.radial_spread.reshape(-1, len(geometry.names)), 0).tolist(),
-        strict=True,
-    ):
-        if not fine:
-            warnings.warn(
-                f"the group {name!r} is not scale-invariant: ⟨w, ∇⟩/(‖w‖‖∇‖) has a root mean square of {spread:.2g} "
-                "over recent steps, where 0 was expected; its effective learning rate and equilibrium mean nothing. "
-                "Give groups=plan(apply, params, X, ...) or groups=scale_invariant_groups(apply, params, X), whose "
-                "sets are; or look for a large ε, or weight decay in the gradient",
-                stacklevel=3,
-            )
+    count = len(geometry.names)
+    steady = jnp.all(geometry.scale_invariant.reshape(-1, count), 0).tolist()
+    spreads = jnp.max(geometry.radial_spread.reshape(-1, count), 0).tolist()
+    found = [
+        f"{name!r} ({spread:.2g})"
+        for name, fine, spread in zip(geometry.names, steady, spreads, strict=True)
+        if not fine
+    ]
+    if found:
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        warnings.warn(
+            f"{len(found)} of {counted(count, 'group')} {verb(len(found))} not scale-invariant: "
+            f"{', '.join(found[:NAMED])}{more}. In brackets: the part of the gradient along the weights, a root mean "
+            "square over recent steps, where 0 was expected. The effective learning rate and equilibrium of such a "
+            "group mean nothing. To track scale-invariant weights only, give groups=plan(apply, params, X, ...) or "
+            "groups=scale_invariant_groups(apply, params, X). A large ε in a normalizer, or weight decay that is part "
+            "of the loss, has this effect too",
+            stacklevel=3,
+        )

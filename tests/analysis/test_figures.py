@@ -27,6 +27,7 @@ from lngeom.papers.training import equilibria
 from lngeom.plots import geometry, invariance, studies, style
 from lngeom.plots.axes import ZERO
 from lngeom.plots.style import COLOUR_OF, method_of
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
 
@@ -475,6 +476,25 @@ def test_every_png_is_2400_pixels_wide_and_a_slide_is_16_to_9(tmp_path):
         figures.redraw("table1", tmp_path)
     assert imread(tmp_path / "table1.png").shape[:2] == (1350, 2400)
     assert (tmp_path / "table1.svg").read_text() != plain
+
+
+@pytest.mark.parametrize("name", ["spectra", "line_elements", "table1", "block_scaling", "printed_against_exact"])
+def test_nothing_of_a_slide_is_cut(name, tmp_path, monkeypatch):
+    """A legend in one row would be wider than the slide of the spectra."""
+    drawn, write = [], Figure.savefig
+
+    def measured(figure, *args, **kwargs):
+        drawn.append(figure.get_tightbbox().extents)
+        return write(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", measured)
+    shutil.copy(STORED / f"{name}.json", tmp_path)
+    with style.options(slide=True):
+        figures.redraw(name, tmp_path)
+    left, bottom, right, top = drawn[0]
+    assert min(left, bottom) >= 0
+    assert right <= style.SLIDE[0]
+    assert top <= style.SLIDE[1]
 
 
 def comparison(treated, baseline, ratios, target=None):

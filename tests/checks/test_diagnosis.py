@@ -66,6 +66,31 @@ def test_what_is_no_row_is_compared_with_the_closest():
     assert line.strip().endswith("yours: not invariant; RMS norm: invariant")
 
 
+@pytest.mark.parametrize(
+    ("layer", "title"),
+    [
+        (lambda a: a / (jnp.abs(a).mean(-1, keepdims=True) + 1e-6), "DyT"),
+        (lambda a: a / jnp.sqrt(jnp.mean(a[:, :3] ** 2, -1, keepdims=True) + 1e-6), "batch norm in evaluation"),
+    ],
+    ids=["mean of |a|", "RMS of half"],
+)
+def test_what_is_invariant_up_to_epsilon_is_not_said_to_be_as_a_row_that_is_not(layer, title):
+    """The table has "no" for re-scalings under DyT and under batch norm in evaluation."""
+    report = lg.check_invariances(layer, kind="summed")
+    assert report["weight_matrix_rescaling"].verdict.value == "invariant up to ε"
+    assert report.diagnosis.sentence == (
+        f"no row of the table; its answers are those of {title}, where invariant up to ε counts as no, "
+        "but its outputs are not"
+    )
+
+
+@pytest.mark.parametrize("name", ["rms", "rmsnorm", "RMSNorm", "rms norm", "RMS_norm", "rms normalization"])
+def test_the_row_that_is_asked_for_is_named_in_words_however_it_is_spelled(name):
+    lines = lg.check_invariances(rms_outside, like=name, kind="summed").to_text(200).splitlines()
+    assert lines[0].endswith("rms_outside: RMS norm, ε outside the root, ddof = 1.")
+    assert any(line.startswith(("As RMS norm, in float32", "Differs from RMS norm, in float32")) for line in lines)
+
+
 def test_a_row_that_is_asked_for_does_not_change_what_the_layer_is():
     report = lg.check_invariances(batch_norm, like="layer", kind="summed")
     first, second = report.to_text(200).splitlines()[:2]

@@ -206,3 +206,39 @@ def test_few_samples_make_the_prediction_a_bound_and_limit_what_is_seen():
     predicted = lg.predicted_nullspace(model, params, inputs)
     assert params.size - predicted.dimension == 22
     assert lg.fisher(model, params, inputs).rank() == 22
+
+
+@pytest.mark.parametrize("normalizer", [lg.normalizers.LayerNorm(), lg.normalizers.RMSNorm()])
+@pytest.mark.parametrize(
+    ("size", "doubt"), [(1e5, "the equations of trades"), (1e6, "σ is linear in x on the data up to")]
+)
+def test_badly_scaled_data_make_the_prediction_uncertain_and_no_direction_is_made_up(normalizer, size, doubt):
+    """With a large third column σ is nearly linear in x; biases would trade if it were."""
+    x = np.arange(1.0, 20.0)
+    X = np.stack([x, x**2, size * (x + 1)], 1)
+    X = jnp.asarray(X / np.sqrt(np.mean(X**2)))
+    model = lg.NormalizedGLM(normalizer, lg.families.Categorical())
+    params = model.init(jax.random.key(0), inputs=3, outputs=10)
+    predicted = lg.predicted_nullspace(model, params, X)
+    assert not predicted.exact
+    assert any(doubt in line for line in predicted.doubts)
+    assert f"uncertain: {predicted.doubts[0]}" in predicted.describe()
+    assert "uncertain" in repr(predicted)
+    well = lg.predicted_nullspace(model, params, X / jnp.array([[1, 1, size]]))
+    assert predicted.dimension == well.dimension == 10
+    assert not well.doubts
+
+
+def test_inputs_whose_rank_is_in_doubt_make_no_exact_prediction():
+    """Batch norm in float32 of columns x and 10⁵ (x + 1): their sum with a constant is 0 up to rounding."""
+    x = np.arange(1.0, 20.0)
+    X = np.stack([x, x**2, 1e5 * (x + 1)], 1)
+    X = X / np.sqrt(np.mean(X**2))
+    model = lg.NormalizedGLM(lg.normalizers.BatchNorm(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(0), inputs=3, outputs=4)
+    exact = lg.predicted_nullspace(model, params, jnp.asarray(X))
+    assert exact.exact
+    assert exact.dimension == 8
+    rounded = lg.predicted_nullspace(model, params, jnp.asarray(X.astype(np.float32), float))
+    assert not rounded.exact
+    assert any("the inputs with a constant column have rank 3 to 4" in doubt for doubt in rounded.doubts)

@@ -279,9 +279,25 @@ def test_an_optimizer_of_no_known_law_is_refused():
 
 def test_a_group_that_is_not_scale_invariant_is_noticed():
     (_, state), _ = run(track_geometry(optax.sgd(0.1), learning_rate=0.1, groups=["weights", "readout"]))
-    with pytest.warns(UserWarning, match="group 'readout' is not scale-invariant"):
+    with pytest.warns(UserWarning, match=r"1 of 2 groups is not scale-invariant: 'readout' \(0\.\d+\)\. In brackets"):
         found = read_geometry(state)
     assert found.scale_invariant.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("layers", "more"), [(3, ""), (7, " and 2 more")])
+def test_groups_that_are_not_scale_invariant_are_named_whole_in_one_warning(layers, more):
+    """Without groups= every matrix is a group."""
+    names = [f"a_model_with_long_names.block_{k}.{'sub_block.' * 8}kernel" for k in range(layers)]
+    params = {name: jnp.ones((2, 2)) for name in names}
+    tracked = track_geometry(optax.sgd(0.1), learning_rate=0.1)
+    _, state = tracked.update(params, tracked.init(params), params)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read_geometry(state)
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith(f"{layers} of {layers} groups are not scale-invariant: ")
+    assert all(f"{name!r} (1)" in message for name in names[:5])
+    assert f"(1){more}. In brackets" in message
 
 
 def test_a_run_that_diverges_is_noticed():

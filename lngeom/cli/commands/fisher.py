@@ -69,6 +69,7 @@ def run(
     from lngeom.information import ConvergenceError
     from lngeom.information.summary import summarize
     from lngeom.report.fisher import fisher as table_of
+    from lngeom.report.terminal import data as data_of
 
     programs.compile_sparingly()
     try:
@@ -87,6 +88,8 @@ def run(
             with stages() as watch:
                 watch("derivatives")
                 operator = problem.operator(given, family, method, wrt, responses, samples, coupled, memory, seed)
+            if given.dataset is not None:
+                Console(highlight=False).print(data_of(given.dataset))
             if plan:
                 Console().print(operator.plan.describe(), highlight=False, markup=False)
                 return

@@ -66,7 +66,7 @@ def run(
 ) -> None:
     from lngeom.claims import papers, registry
     from lngeom.report import terminal, write
-    from lngeom.report.document import document as build_document, dumps
+    from lngeom.report.document import document as build_document, dumps, listing
     from lngeom.report.page import page as build_page
 
     if paper == "all":
@@ -89,11 +89,15 @@ def run(
             if results is not None and topic is None:
                 chosen += registry.all_claims("experiments")
     if list_only:
-        Console().print(terminal.listing(chosen), highlight=False)
+        if json:
+            sys.stdout.write(dumps(listing(chosen)))
+        else:
+            Console().print(terminal.listing(chosen), highlight=False)
         if claim is not None and not every:
             found = papers.claims(claim, about.id if paper else None, every=True)
             if more := len(registry.of_topic(found, topic)) - len(chosen):
-                Console().print(f"\n{more} more mention {claim!r}: add --all", highlight=False, soft_wrap=True)
+                console = Console(stderr=json, highlight=False)
+                console.print(f"\n{more} more mention {claim!r}: add --all", soft_wrap=True)
         return
     if results is not None and not results.is_dir():
         fail(f"no folder {results}: give the output folder of `python -m analysis`")
@@ -139,9 +143,7 @@ def _print(outcomes, dataset, document, about, paper: str | None, every: bool, a
         console.print(*map(terminal.short, outcomes), sep="\n", end="\n\n")
     if alarm := terminal.clashes(outcomes):
         console.print(alarm)
-    console.print(f"Data: {dataset.name}, {' × '.join(map(str, dataset.shape))}, rank {dataset.rank}")
-    for note in dataset.notes:
-        console.print(terminal.indented(note), markup=False)
+    console.print(terminal.data(dataset))
     if asked:
         return
     for part in terminal.overview(outcomes, document, about):
