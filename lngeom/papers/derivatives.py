@@ -1,7 +1,8 @@
 """First and second derivatives of the methods of the table: formulas in n and σ, by numbers and for all sizes.
 
 The formulas stand on the methods' pages (`lngeom.methods.page.SLOPES`). Numbers hold them to automatic differentiation
-of the layer, proofs to the derivatives of its index formula.
+of the layer, proofs to the derivatives of its index formula. Rows without `Slopes` are no quotient of this form:
+spectral norm has a singular value below, the others are sums, products or chains of normalized numbers.
 """
 
 import functools
@@ -33,8 +34,6 @@ SAMPLES, POSITIONS, UNITS, FEATURES = 4, 3, 6, 5
 EPSILONS = (0.0, 0.3)
 ARGUMENTS = {"a": "the summed inputs", "W": "the weights"}
 ORDERS: tuple[Order, ...] = ("first", "second")
-SIZES = {"n": "N", "t": "T", "i": "H", "p": "G", "q": "M"}
-"""Axes of outputs, and the sizes to which they run."""
 NONE = np.zeros(0)
 
 
@@ -138,32 +137,34 @@ class Point:
     def by_formula(self, order: Order) -> np.ndarray:
         """The same by the formula in n and σ."""
         weights, inputs, *changes = (np.asarray(v) for v in (self.weights, self.inputs, *self.changes))
-        formula, slopes = readings.formula_of(self.normalizer), self.slopes
-        stored = lambda name, each=False: np.asarray(getattr(self.normalizer, name))
-        layer = readings.Arrays(weights, inputs, formula, stored)
+        layer = readings.Arrays(weights, inputs, readings.formula_of(self.normalizer), self._stored)
         axes = tuple(axis for index in layer.axes for axis in index)
-        sizes = [SIZES[axis] for axis in axes]
+        sizes = [readings.RUNS[axis] for axis in axes]
         shape = [layer.size(size) for size in sizes]
         u, square = (np.broadcast_to(part.aligned(axes), shape) for part in layer.fraction(self.normalizer.eps))
         scale = np.sqrt(square)
-        n = np.tanh(u / scale) if formula.outer else u / scale
-        if slopes.by == "W":
-            rows, cases = ((v - v.mean(1, keepdims=True) if slopes.centred else v) for v in (weights, inputs))
+        n = np.tanh(u / scale) if layer.formula.outer else u / scale
+        measured = functools.partial(Measured, outer=layer.formula.outer, stored=self._stored)
+        if self.slopes.by == "W":
+            rows, cases = ((v - v.mean(1, keepdims=True) if self.slopes.centred else v) for v in (weights, inputs))
             found = np.empty(shape)
             for k, i in np.ndindex(*shape):
-                P = Measured(n[k, i], scale[k, i], formula.outer, weights.shape[1], stored, rows[i], cases[k])
-                (found[k, i],) = P.derivative(slopes, order, *(change[i] for change in changes))
+                P = measured(n[k, i], scale[k, i], count=layer.size("D"), row=rows[i], case=cases[k])
+                (found[k, i],) = P.derivative(self.slopes, order, *(change[i] for change in changes))
             return found
-        runs = [axis for axis, size in enumerate(sizes) if size in slopes.runs]
+        runs = [axis for axis, size in enumerate(sizes) if size in self.slopes.runs]
         last = range(-len(runs), 0)
-        arranged = np.moveaxis(np.empty(shape), runs, last)
         count = math.prod(shape[axis] for axis in runs)
-        together = lambda values: np.moveaxis(values.reshape(shape), runs, last).reshape(-1, count)
+        sharing = lambda values: np.moveaxis(values.reshape(shape), runs, last)
         found = [
-            Measured(row, sigma, formula.outer, count, stored, NONE, NONE).derivative(slopes, order, *both)
-            for row, sigma, *both in zip(*map(together, (n, scale, *changes)), strict=True)
+            measured(row, sigma, count=count, row=NONE, case=NONE).derivative(self.slopes, order, *both)
+            for row, sigma, *both in zip(*(sharing(v).reshape(-1, count) for v in (n, scale, *changes)), strict=True)
         ]
-        return np.moveaxis(np.reshape(found, arranged.shape), last, runs).reshape(inputs.shape)
+        return np.moveaxis(np.reshape(found, sharing(n).shape), last, runs).reshape(inputs.shape)
+
+    def _stored(self, name: str, each: bool = False) -> np.ndarray:
+        """A stored parameter of the method."""
+        return np.asarray(getattr(self.normalizer, name))
 
 
 def point(problem: Problem, method: Method, eps: float) -> Point:

@@ -178,12 +178,8 @@ class Symbolic:
         """What the names stand for."""
         layer, half = self.moved(), len(self._runs)
         vector = lambda values: centred(LAYER, values, D) if self.slopes.centred else values
-        sigma, row, case = (
-            self.scale(layer),
-            vector(LAYER.row(self.method.unit)),
-            vector(LAYER.case(self.method.sample)),
-        )
-        output = self.output(layer)
+        row, case = vector(LAYER.row(self.method.unit)), vector(LAYER.case(self.method.sample))
+        output, sigma = self.output(layer), self.scale(layer)
         return {
             SCALE.name: sigma,
             "n": (lambda *y: output.xreplace(self._at(y))) if self.place else output,
@@ -207,14 +203,14 @@ class Symbolic:
         """LaTeX of what c, K, w and x in a formula are."""
         used = _names(right)
         ones = "".join(f"[{a}={b}]" for a, b in zip(*self.places, strict=True))
-        c, w, K = _subscripted("c", _flat(*self.places)), r"\hat w_d", " ".join(self.slopes.runs)
+        x, w = "x_{nd}", "W_{id}"
+        if self.slopes.centred:
+            x, w = r"x_{nd} - \tfrac1D\sum_e x_{ne}", r"(W_{id} - \tfrac1D\sum_e W_{ie})"
         texts = {
-            "c": f"{c} = {ones} - 1/{self.count}",
-            _K.name: f"K = {K}",
-            "x": "x_d = x_{nd}" + (r" - \tfrac1D\sum_e x_{ne}" if self.slopes.centred else ""),
-            _W_NAME: rf"{w} = (W_{{id}} - \tfrac1D\sum_e W_{{ie}})/\sigma"
-            if self.slopes.centred
-            else rf"{w} = W_{{id}}/\sigma",
+            "c": f"{_subscripted('c', _flat(*self.places))} = {ones} - 1/{self.count}",
+            _K.name: f"K = {' '.join(self.slopes.runs)}",
+            "x": f"x_d = {x}",
+            _W_NAME: rf"\hat w_d = {w}/\sigma",
         }
         return tuple(text for name, text in texts.items() if name in used)
 
