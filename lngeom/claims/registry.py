@@ -123,10 +123,10 @@ class ClaimedCheck(Protocol):
 _CLAIMS: dict[str, Claim] = {}
 _PROVERS: dict[str, tuple[Establishes, Prover]] = {}
 
-FOLDERS = ("ba2016", "training", "experiments", "extended")
+FOLDERS = ("ba2016", "training", "experiments", "extended", "derivatives")
 """Where claims stand under `lngeom.papers`, in the order they are listed: a folder a paper, a file a topic."""
 
-ON_REQUEST = frozenset({"extended", "learning-rate", "experiments"})
+ON_REQUEST = frozenset({"extended", "derivatives", "learning-rate", "experiments"})
 """Topics that an audit takes in only when they are asked for: they go beyond the paper's text, train networks,
 or read the results of experiments."""
 

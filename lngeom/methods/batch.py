@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.methods.formulas import N, standardized
+from lngeom.methods.formulas import N, constant_scale, moment_slopes, standardized
 from lngeom.methods.linearization import Units, unit_by_unit
-from lngeom.methods.page import ROW_SCALES, indexed, row
+from lngeom.methods.page import ROW_SCALES, indexed, moves, row
 
 
 @row(
@@ -21,6 +21,7 @@ from lngeom.methods.page import ROW_SCALES, indexed, row
     basis="input_basis_changes",
 )
 @indexed(lambda L, n, i, eps: standardized(L, lambda m: L.a(m, i), N, n, eps), smallest=(1, 2, 3))
+@moves(moment_slopes(N))
 class BatchNorm(AbstractStatisticsNormalizer):
     r"""Batch normalization with training statistics (Eq. 2): moments over the data set, for each unit.
 
@@ -80,6 +81,7 @@ def _moments(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -> di
         ("variance", lambda L, i: _stored_mean_square(L, i) - _stored_mean(L, i) ** 2),
     ),
 )
+@moves(constant_scale())
 class BatchNormEvaluation(AbstractStatisticsNormalizer):
     """Batch normalization with stored statistics: an affine map, which depends on no other sample.
 
@@ -120,6 +122,7 @@ def _mean_square(weights: Float[Array, "H D"], inputs: Float[Array, "N *T D"]) -
     lambda L, n, i, eps: (L.a(n, i), L.stored("mean_square", i) + eps),
     statistics=(("mean_square", _stored_mean_square),),
 )
+@moves(constant_scale())
 class PowerNormEvaluation(AbstractStatisticsNormalizer):
     r"""Power normalization (arXiv 2003.07845) with its statistics frozen: $n_i = a_i / \sqrt{\psi_i^2 + \epsilon}$.
 

@@ -7,9 +7,9 @@ from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractNormalizer, summed_inputs
 from lngeom.methods.batch import BatchNorm
-from lngeom.methods.formulas import D, N, centred, dot, ratio, standardized
+from lngeom.methods.formulas import D, N, centred, dot, ratio, standardized, weight_slopes
 from lngeom.methods.layer import LayerNorm, RMSNorm
-from lngeom.methods.page import CASE_SCALES, indexed, row
+from lngeom.methods.page import CASE_SCALES, indexed, moves, row
 
 
 def _of_inputs(norm: AbstractNormalizer, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T D"]:
@@ -29,6 +29,7 @@ def _layer_normalized(L, n, i, eps):
     basis="input_rotations_fixing_one",
 )
 @indexed(_layer_normalized, smallest=(1, 3, 1))
+@moves(weight_slopes(lambda P: 0, centred=True))
 class PreLayerNorm(AbstractNormalizer):
     r"""Layer norm before the weights, $n = W\,\mathrm{LN}(x)$: moments over the D entries of x."""
 
@@ -48,6 +49,7 @@ class PreLayerNorm(AbstractNormalizer):
     basis="input_rotations",
 )
 @indexed(lambda L, n, i, eps: (L.a(n, i), L.mean(lambda d: L.X(n, d) ** 2, D) + eps))
+@moves(weight_slopes(lambda P: 0))
 class PreRMSNorm(AbstractNormalizer):
     r"""RMS norm before the weights, $n = W\,\mathrm{RMS}(x)$."""
 

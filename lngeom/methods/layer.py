@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.methods.formulas import H, M, standardized
+from lngeom.methods.formulas import H, M, moment_slopes, standardized
 from lngeom.methods.linearization import AbstractLinearization, linearize, sum_of_products, transposed
-from lngeom.methods.page import CASE_SCALES, GROUPS, indexed, row
+from lngeom.methods.page import CASE_SCALES, GROUPS, indexed, moves, row
 
 SCALES = ("weight_matrix_rescaling", *CASE_SCALES)
 
@@ -125,6 +125,7 @@ def layer_norm(L, n, i, eps):
     basis="input_basis_changes",
 )
 @indexed(layer_norm, smallest=(3, 2, 1), least_units=2)
+@moves(moment_slopes(H))
 class LayerNorm(AbstractGroupedNormalizer):
     r"""Layer normalization (Eq. 3): moments over the H summed inputs of one sample.
 
@@ -158,6 +159,7 @@ def _ramp(weights: Float[Array, "H D"]) -> Float[Array, " H"]:
     smallest=(3, 2, 1),
     least_units=2,
 )
+@moves(moment_slopes(H))
 class BiasedLayerNorm(AbstractNormalizer):
     r"""Layer norm of summed inputs that have a bias already: $a = Wx + c$.
 
@@ -179,6 +181,7 @@ class BiasedLayerNorm(AbstractNormalizer):
 
 @row("rms", "RMSNorm", invariant=SCALES, equivariant="unit_rotations", basis="input_basis_changes")
 @indexed(lambda L, n, i, eps: (L.a(n, i), L.mean(lambda j: L.a(n, j) ** 2, H) + eps), smallest=(2, 2, 1))
+@moves(moment_slopes(H, centred=False))
 class RMSNorm(AbstractGroupedNormalizer):
     r"""Root mean square normalization (arXiv 1910.07467): $\mu = 0$, $\sigma^2 = \frac1H \sum_i a_i^2 + \epsilon$."""
 
@@ -192,6 +195,7 @@ class RMSNorm(AbstractGroupedNormalizer):
 
 @row("scale", "ScaleNorm", invariant=SCALES, equivariant="unit_rotations", basis="input_basis_changes")
 @indexed(lambda L, n, i, eps: (L.a(n, i), L.total(lambda j: L.a(n, j) ** 2, H) + eps), smallest=(2, 2, 1))
+@moves(moment_slopes(H, centred=False, mean=False))
 class ScaleNorm(AbstractStatisticsNormalizer):
     r"""ScaleNorm (arXiv 1910.05895): $\mu = 0$, $\sigma^2 = \|a\|^2 + \epsilon$, RMS norm divided by $\sqrt H$."""
 
@@ -220,6 +224,7 @@ def group_norm(values):
     basis="input_basis_changes",
 )
 @indexed(group_norm(lambda L, n, i, eps: L.a(n, i)), grouped=True, smallest=(3, 2, 1), groups=GROUPS, least_units=2)
+@moves(moment_slopes(M))
 class GroupNorm(AbstractGroupedNormalizer):
     """Group normalization (arXiv 1803.08494): layer norm of each of `groups` blocks of consecutive units.
 

@@ -5,7 +5,8 @@ $$dn_i = \frac{\tilde x^\top dw_i - n_i\, v_i^\top dw_i}{\sigma_i}.$$
 Across units (layer, RMS, group norm), with one projector for each group of h units:
 $$dn = \Pi\,(dW\,x) / \sigma, \qquad \Pi = I - \frac{\mathbf 1 \mathbf 1^\top}{h} - \frac{n n^\top}{h}$$
 (no $\mathbf 1\mathbf 1^\top$ term for RMS norm). Both hold for every ε ≥ 0, with σ and n those of the ε at hand. Each
-method's page registers its derivative with `linearize`.
+method's page registers its derivative with `linearize`. The entries of the derivative are those of its `Slopes`, which
+are proved for all sizes; the claims `derivative.*.first` hold the products here to them.
 """
 
 from abc import abstractmethod

@@ -1,7 +1,7 @@
 """The registry of methods: what stands on a method's page besides its JAX formula.
 
-`indexed` gives a class its index formula, `row` a row of the extended invariance table. Claims, proofs, references and
-tables go through `FORMULAS` and `METHODS`.
+`indexed` gives a class its index formula, `moves` its derivatives in n and σ, `row` a row of the extended invariance
+table. Claims, proofs, references and tables go through `FORMULAS`, `SLOPES` and `METHODS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from lngeom._core.named import spelled
 from lngeom.methods.base import AbstractNormalizer
-from lngeom.methods.formulas import IndexFormula
+from lngeom.methods.formulas import IndexFormula, Slopes
 from lngeom.methods.transformations.columns import BATCH_INDEPENDENCE, EXTENDED, WEIGHT_SIGN_FLIP
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
 
@@ -73,6 +73,9 @@ KINDS: dict[str, type[AbstractNormalizer]] = {}
 FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
 """Index formulas, by class."""
 
+SLOPES: dict[type[AbstractNormalizer], Slopes] = {}
+"""How numerator and scale move, by class."""
+
 
 def named(name: str) -> Method:
     """The row of a method by any of its names: "ln", "layer", "LayerNorm", "layer norm".
@@ -91,6 +94,16 @@ def indexed(fraction: Callable[[Any, Any, Any, Any], Any], **kwargs: Any) -> Cal
 
     def register(kind: Kind) -> Kind:
         FORMULAS[kind] = IndexFormula(fraction, **kwargs)
+        return kind
+
+    return register
+
+
+def moves(slopes: Slopes) -> Callable[[Kind], Kind]:
+    """Gives a class its derivatives in n and σ."""
+
+    def register(kind: Kind) -> Kind:
+        SLOPES[kind] = slopes
         return kind
 
     return register

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
+from lngeom.methods.formulas import constant_scale
 from lngeom.methods.linearization import Units, unit_by_unit
-from lngeom.methods.page import indexed, row
+from lngeom.methods.page import indexed, moves, row
 
 
 @indexed(lambda L, n, i, eps: (L.a(n, i), 1))
@@ -30,6 +31,7 @@ def _(normalizer, weights, inputs, scale, total) -> Units:
 
 @row("dyt", "DyT", equivariant="unit_permutations", basis="input_basis_changes")
 @indexed(lambda L, n, i, eps: (L.stored("alpha", None) * L.a(n, i), 1), outer="tanh")
+@moves(constant_scale(lambda P, y: P.stored("alpha") * P.same(P.place, y)))
 class DynamicTanh(AbstractNormalizer):
     r"""Dynamic tanh (arXiv 2503.10622): $n = \tanh(\alpha a)$, a layer without statistics.
 

@@ -69,6 +69,8 @@ class Arithmetic:
 
 
 FLOATS = Arithmetic()
+RUNS = {"n": "N", "t": "T", "s": "T", "i": "H", "p": "G", "q": "M"}
+"""Axes of samples and units, and the sizes to which they run."""
 
 
 class Named:
@@ -244,8 +246,7 @@ class Arrays:
         data = found.aligned((*sample, *unit))
         data = self.arithmetic.tanh(data) if self.formula.outer else data
         inner = data.shape[len(sample) + len(unit) :]
-        sizes = {"n": "N", "t": "T", "s": "T", "i": "H", "p": "G", "q": "M"}
-        rows, units = ([self.size(sizes[axis]) for axis in axes] for axes in self.axes)
+        rows, units = ([self.size(RUNS[axis]) for axis in axes] for axes in self.axes)
         return np.array(np.broadcast_to(data, (*rows, *units, *inner))).reshape(*rows, -1, *inner)
 
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from lngeom.methods.base import AbstractStatisticsNormalizer, Statistics, check_positions, summed_inputs
-from lngeom.methods.formulas import H, M, T, pooled, standardized
+from lngeom.methods.formulas import H, M, T, moment_slopes, pooled, standardized
 from lngeom.methods.layer import SCALES
-from lngeom.methods.page import GROUPS, indexed, row
+from lngeom.methods.page import GROUPS, indexed, moves, row
 
 
 def _moments(values, axes, eps) -> Statistics:
@@ -27,6 +27,7 @@ def _moments(values, axes, eps) -> Statistics:
     smallest=(2, 2, 1),
     positions=2,
 )
+@moves(moment_slopes(T, H))
 class PooledLayerNorm(AbstractStatisticsNormalizer):
     r"""Layer norm over all positions and units of a sample at once (C × H × W of an image): [N T D] to [N T H]."""
 
@@ -56,6 +57,7 @@ class PooledLayerNorm(AbstractStatisticsNormalizer):
     basis="input_basis_changes",
 )
 @indexed(lambda L, n, i, eps: standardized(L, lambda u: L.a((n[0], u), i), T, n[1], eps), positions=3)
+@moves(moment_slopes(T))
 class InstanceNorm(AbstractStatisticsNormalizer):
     r"""Instance normalization (arXiv 1607.08022): moments over the positions of a sample, for each unit."""
 
@@ -84,6 +86,7 @@ class InstanceNorm(AbstractStatisticsNormalizer):
     groups=GROUPS,
     positions=2,
 )
+@moves(moment_slopes(T, M))
 class SpatialGroupNorm(AbstractStatisticsNormalizer):
     r"""Group normalization of images (arXiv 1803.08494): moments over positions and the units of a group.
 

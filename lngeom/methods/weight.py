@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.methods.formulas import D, centred, dot
+from lngeom.methods.formulas import D, centred, dot, weight_slopes
 from lngeom.methods.linearization import Units, unit_by_unit
-from lngeom.methods.page import CASE_SCALES, ROW_SCALES, indexed, row
+from lngeom.methods.page import CASE_SCALES, ROW_SCALES, indexed, moves, row
 
 
 def _centered(rows: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -33,6 +33,7 @@ def _per_unit(values: Float[Array, " H"], inputs: Float[Array, "N *T D"]) -> Flo
     basis="input_rotations",
 )
 @indexed(lambda L, n, i, eps: (L.a(n, i), dot(L, L.row(i), L.row(i), D) + eps))
+@moves(weight_slopes(lambda P: 1))
 class WeightNorm(AbstractStatisticsNormalizer):
     r"""Weight normalization: $\mu = 0$, $\sigma_i = \sqrt{\|w_i\|^2 + \epsilon}$ (text after Eq. 5)."""
 
@@ -64,6 +65,7 @@ def standardized_weights(L, n, i, eps):
     basis="input_rotations_fixing_one",
 )
 @indexed(standardized_weights, smallest=(1, 3, 1))
+@moves(weight_slopes(lambda P: 1 / P.count, centred=True))
 class WeightStandardization(AbstractNormalizer):
     r"""Weight standardization (arXiv 1903.10520): $n_i = (w_i - \bar w_i 1)^\top x / s_i$.
 
@@ -119,6 +121,7 @@ def _cosine(L, w, x, eps):
     basis="input_rotations",
 )
 @indexed(lambda L, n, i, eps: _cosine(L, L.row(i), L.case(n), eps))
+@moves(weight_slopes(lambda P: P.squared_length()))
 class CosineNorm(AbstractNormalizer):
     r"""Cosine normalization (arXiv 1702.05870): $n_i = w_i^\top x / \sqrt{\|w_i\|^2 \|x\|^2 + \epsilon}$."""
 
@@ -139,6 +142,7 @@ class CosineNorm(AbstractNormalizer):
     basis="input_rotations_fixing_one",
 )
 @indexed(lambda L, n, i, eps: _cosine(L, centred(L, L.row(i), D), centred(L, L.case(n), D), eps), smallest=(1, 3, 1))
+@moves(weight_slopes(lambda P: P.squared_length(), centred=True))
 class PearsonCorrelation(AbstractNormalizer):
     r"""Centred cosine normalization (arXiv 1702.05870): the correlation of $w_i$ and x over D entries."""
 

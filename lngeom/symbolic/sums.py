@@ -25,10 +25,17 @@ T = sp.Symbol("T", integer=True, positive=True)
 
 i, j, k = sp.symbols("i j k", integer=True, positive=True)
 d, e = sp.symbols("d e", integer=True, positive=True)
-n, m = sp.symbols("n m", integer=True, positive=True)
-p, q = sp.symbols("p q", integer=True, positive=True)
-s, t = sp.symbols("s t", integer=True, positive=True)
-FREE_INDICES: dict[Symbol, Symbol] = {i: H, j: H, k: H, d: D, e: D, n: N, m: N, p: G, q: M, s: T, t: T}
+n, m, l = sp.symbols("n m l", integer=True, positive=True)
+p, q, h, o = sp.symbols("p q h o", integer=True, positive=True)
+s, t, u = sp.symbols("s t u", integer=True, positive=True)
+FREE_INDICES: dict[Symbol, Symbol] = {
+    **dict.fromkeys((i, j, k), H),
+    **dict.fromkeys((d, e), D),
+    **dict.fromkeys((n, m, l), N),
+    p: G,
+    **dict.fromkeys((q, h, o), M),
+    **dict.fromkeys((s, t, u), T),
+}
 """Indices that may stand free in a statement, and the size each runs to."""
 
 _LETTERS = {H: "ijkl", D: "def", N: "nml", G: "pr", M: "qrsl", T: "tsuv"}
