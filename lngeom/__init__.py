@@ -2,9 +2,9 @@
 
 The public names, all imported lazily. What else a module defines may change.
 
-- `lngeom`, what most programs need: `Batches`, `FisherOperator`, `GLMParameters`, `NormalizedGLM`, `check_invariances`,
-  `check_model`, `Stack`, `discover_symmetries`, `equivariance`, `fisher`, `from_paper_order`, `from_torch`,
-  `laplace`, `lint`, `predicted_nullspace`, `to_paper_order`.
+- `lngeom`, what most programs need: `Batches`, `FisherOperator`, `GLMParameters`, `NormalizedGLM`,
+  `check_derivatives`, `check_invariances`, `check_model`, `Stack`, `discover_symmetries`, `equivariance`, `fisher`,
+  `from_paper_order`, `from_torch`, `laplace`, `lint`, `predicted_nullspace`, `to_paper_order`.
 - `lngeom.methods`, normalization methods, maps (W, X) ↦ n: `METHODS`, `AbstractNormalizer`,
   `AbstractStatisticsNormalizer`, `BatchNorm`, `BatchNormEvaluation`, `GroupNorm`, `Identity`, `LayerNorm`, `RMSNorm`,
   `Statistics`, `WeightNorm`. Others by their rows in the extended table, as in lg.normalizers["qk_l2"].
@@ -16,9 +16,11 @@ The public names, all imported lazily. What else a module defines may change.
   `NegativeBinomial`, `Poisson`, `Product`, `check`.
 - `lngeom.information`, Fisher matrices: `BatchCoupled`, `ConvergenceError`, `FisherOperator`, `VocabularyHead`,
   `average`, `fisher`, `weighted_sum`.
-- `lngeom.checks`, which invariances a layer has: `adapt`, `check_invariances`, `check_model`, `generate_checks`,
+- `lngeom.checks`, which invariances a layer has, and whether its derivatives are right: `adapt`, `check_derivatives`,
+  `check_invariances`, `check_model`, `generate_checks`, `parametrize_with_derivatives`,
   `parametrize_with_invariances`.
 - `lngeom.checks.linting`, known mistakes around the norms of a model: `lint`.
+- `lngeom.checks.derivatives`, results of a check of derivatives: `Answer`, `Derivative`, `Derivatives`.
 - `lngeom.checks.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
 - `lngeom.checks.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`,
   `normalizers`, `points`, `problems`, `scales`, `transformations`.
@@ -56,7 +58,11 @@ from lngeom._core.short import install
 if TYPE_CHECKING:
     from lngeom import families as families, methods as methods
     from lngeom._core.types import GLMParameters as GLMParameters
-    from lngeom.checks import check_invariances as check_invariances, check_model as check_model
+    from lngeom.checks import (
+        check_derivatives as check_derivatives,
+        check_invariances as check_invariances,
+        check_model as check_model,
+    )
     from lngeom.checks.discovery import discover_symmetries as discover_symmetries
     from lngeom.checks.linting import lint as lint
     from lngeom.information import FisherOperator as FisherOperator, fisher as fisher, metric as metric
@@ -107,6 +113,7 @@ _NAMES = {
     "from_torch": "information.torch_modules",
     "predicted_nullspace": "information.predicted",
     "Stack": "transformers",
+    "check_derivatives": "checks",
     "check_invariances": "checks",
     "check_model": "checks",
     "discover_symmetries": "checks.discovery",
@@ -119,6 +126,7 @@ __all__ = [
     "GLMParameters",
     "NormalizedGLM",
     "Stack",
+    "check_derivatives",
     "check_invariances",
     "check_model",
     "discover_symmetries",

@@ -1,6 +1,6 @@
 """Layers of flax, haiku, keras and torch as functions of summed inputs; each package is imported when needed.
 
-Every function here takes summed inputs [N *T H], units last, and returns outputs of the same shape.
+Every layer here takes summed inputs [N *T H], units last, and returns outputs of the same shape.
 """
 
 import copy
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lngeom.checks.subject import cast
+from lngeom.checks.subject import Opened, cast
 
 
 def _by_dtype(make: Callable[[Any], Callable]) -> Callable:
@@ -40,7 +40,7 @@ def mode(call: Callable, training: bool) -> dict[str, bool]:
     return next(({name: value == training} for name, value in MODES.items() if name in names), {})
 
 
-def linen(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
+def linen(module: Any, shape: tuple[int, ...], training: bool) -> Opened:
     """A flax.linen module: initialized on ones, its mutable state discarded after each call."""
     options = mode(type(module).__call__, training)
     fixed = next(iter(options), None)
@@ -48,15 +48,15 @@ def linen(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
         options = {}  # linen refuses what was already given to the constructor
     variables = module.init(jax.random.key(0), np.ones(shape, np.float32), **options)
     mutable = [name for name in variables if name != "params"]
+    state = {name: variables[name] for name in mutable}
 
-    @jax.jit
-    def call(a):
-        return module.apply(cast(variables, a.dtype), a, mutable=mutable, **options)[0]
+    def call(params, a):
+        return module.apply({"params": params, **cast(state, a.dtype)}, a, mutable=mutable, **options)[0]
 
-    return call
+    return Opened(variables.get("params", {}), call)
 
 
-def nnx(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
+def nnx(module: Any, shape: tuple[int, ...], training: bool) -> Opened:
     """A flax.nnx module, in training or evaluation mode; every call starts from the state it came with."""
     from flax import nnx
 
@@ -64,13 +64,12 @@ def nnx(module: Any, shape: tuple[int, ...], training: bool) -> Callable:
     if not callable(module):
         raise TypeError(f"{type(module).__name__} cannot be called")
     (module.train if training else module.eval)()
-    definition, state = nnx.split(module)
+    definition, params, state = nnx.split(module, nnx.Param, ...)
 
-    @jax.jit
-    def call(a):
-        return nnx.merge(definition, cast(state, a.dtype))(a)
+    def call(params, a):
+        return nnx.merge(definition, params, cast(state, a.dtype))(a)
 
-    return call
+    return Opened(params, call)
 
 
 def with_state(transformed: Any) -> Any:
@@ -91,7 +90,7 @@ def with_state(transformed: Any) -> Any:
     return hk.TransformedWithState(lambda *args, **kwargs: (transformed.init(*args, **kwargs), {}), apply)
 
 
-def haiku(make: Any, shape: tuple[int, ...], training: bool) -> Callable:
+def haiku(make: Any, shape: tuple[int, ...], training: bool) -> Opened:
     """A haiku module class with its arguments bound, or a transformed function."""
     import haiku as hk
 
@@ -106,15 +105,14 @@ def haiku(make: Any, shape: tuple[int, ...], training: bool) -> Callable:
         )
     params, state = fresh.init(jax.random.key(0), np.ones(shape, np.float32))
 
-    @jax.jit
-    def call(a):
-        return transformed.apply(cast(params, a.dtype), cast(state, a.dtype), None, a)[0]
+    def call(params, a):
+        return transformed.apply(params, cast(state, a.dtype), None, a)[0]
 
-    return call
+    return Opened(params, call)
 
 
-def keras(layer: Any, shape: tuple[int, ...], training: bool) -> Callable:
-    """A Keras 3 layer on any backend; on JAX's it is compiled. It is rebuilt for each dtype."""
+def keras(layer: Any, shape: tuple[int, ...], training: bool) -> Callable | Opened:
+    """A Keras 3 layer on any backend, opened on JAX's. It is rebuilt for each dtype."""
     from keras import backend, ops
 
     options = mode(layer.call, training)
@@ -122,22 +120,28 @@ def keras(layer: Any, shape: tuple[int, ...], training: bool) -> Callable:
         layer.build(shape)
     weights = layer.get_weights()
 
-    def make(dtype):
-        twin = type(layer).from_config(layer.get_config() | {"dtype": dtype.name})
-        twin.build(shape)
-        twin.set_weights([np.asarray(w).astype(dtype) for w in weights])
-        if backend.backend() != "jax":
-            state = twin.get_weights()
+    @functools.cache
+    def twin(dtype):
+        made = type(layer).from_config(layer.get_config() | {"dtype": dtype.name})
+        made.build(shape)
+        made.set_weights([np.asarray(w).astype(dtype) for w in weights])
+        return made
 
-            def eager(a):
-                twin.set_weights(state)
-                return np.asarray(ops.convert_to_numpy(twin(a, **options)))
+    def eager(a):
+        found = twin(a.dtype)
+        state = found.get_weights()
+        outputs = np.asarray(ops.convert_to_numpy(found(a, **options)))
+        found.set_weights(state)
+        return outputs
 
-            return eager
-        values = [[v.value for v in group] for group in (twin.trainable_variables, twin.non_trainable_variables)]
-        return jax.jit(lambda a: twin.stateless_call(*values, a, **options)[0])
+    def call(params, a):
+        state = [v.value for v in twin(a.dtype).non_trainable_variables]
+        values = [params[v.path] for v in layer.trainable_variables]
+        return twin(a.dtype).stateless_call(values, state, a, **options)[0]
 
-    return _by_dtype(make)
+    if backend.backend() != "jax":
+        return eager
+    return Opened({v.path: v.value for v in layer.trainable_variables}, call)
 
 
 def torch_tensor(array: np.ndarray) -> Any:
@@ -161,8 +165,8 @@ def from_torch(tensor: Any) -> np.ndarray:
     return tensor.detach().cpu().to(torch.float64).numpy().astype(jnp.dtype(name))
 
 
-def torch(module: Any, shape: tuple[int, ...], training: bool) -> tuple[Callable, Callable]:
-    """A torch module on tensors, and what it leaves of them; every call starts from the state it came with."""
+def torch(module: Any, shape: tuple[int, ...], training: bool) -> tuple[Callable, Callable, Opened]:
+    """A torch module on tensors, what it leaves of them, and opened; every call starts from the state it came with."""
     import torch
 
     channels_first = len(shape) == 3 and any(hasattr(module, name) for name in ("num_features", "num_channels"))
@@ -183,5 +187,18 @@ def torch(module: Any, shape: tuple[int, ...], training: bool) -> tuple[Callable
 
         return call
 
+    free = copy.deepcopy(module).train(training)
+    for part in free.modules():
+        if training and hasattr(part, "running_mean"):  # forward mode refuses to write to them; no output needs them
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+
+    def opened(params, a):
+        state = {
+            name: value.to(a.dtype) if value.is_floating_point() else value for name, value in free.named_buffers()
+        }
+        out = torch.func.functional_call(free, {**params, **state}, (a.movedim(-1, 1) if channels_first else a,))
+        return out.movedim(1, -1) if channels_first else out
+
     both = _by_dtype(make)
-    return lambda a: both(a)[0], lambda a: both(a)[1]
+    params = {name: value.detach() for name, value in free.named_parameters()}
+    return lambda a: both(a)[0], lambda a: both(a)[1], Opened(params, opened, torch=True)

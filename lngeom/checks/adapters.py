@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lngeom.checks import _frameworks
-from lngeom.checks.subject import UNITS, Subject, as_elsewhere, cast, required_arguments
+from lngeom.checks.subject import UNITS, Opened, Subject, as_elsewhere, cast, required_arguments
 from lngeom.methods import AbstractNormalizer
 
 KINDS = {"weights": 2, "summed": 1}
@@ -121,7 +121,7 @@ def adapt(
                 layer = _built(layer, units or UNITS)
                 units = units or _units(layer)
             shape = (6, *([positions] if positions else []), units or UNITS)
-            function, takes_weights, after = _adapters()[framework_of(layer)](layer, shape, training, kind)
+            made = _adapters()[framework_of(layer)](layer, shape, training, kind)
         except ValueError:
             raise
         except Exception as error:
@@ -130,16 +130,17 @@ def adapt(
     rebuild = functools.partial(_rebuilt, given, source, options) if isinstance(given, type) and not chosen else None
     return Subject(
         name=name,
-        function=function,
-        takes_weights=takes_weights,
+        function=made.function,
+        takes_weights=made.takes_weights,
         source=source,
         units=units if free else units or UNITS,
         positions=positions,
         outputs_are_units=getattr(layer, "outputs_are_units", True),
         eps=_eps(layer),
         options=tuple((key, value) for key, value in options.items() if value != defaults.get(key)),
-        after_call=after,
+        after_call=made.after_call,
         rebuild=None if free else rebuild,
+        opened=made.opened,
     )
 
 
@@ -237,19 +238,36 @@ def framework_of(layer: Any) -> str:
     return "function"
 
 
-def _adapters() -> dict[str, Callable]:
-    """Adapters: (layer, shape of a, training, kind) → function, whether it takes weights, after_call."""
+class _Adapted(NamedTuple):
+    """What an adapter makes of a layer; the fields are those of `Subject`."""
+
+    function: Callable[..., Any]
+    takes_weights: bool = False
+    after_call: Callable[..., tuple[np.ndarray, ...]] | None = None
+    opened: Opened | None = None
+
+
+def _closed(opened: Opened, takes_weights: bool = False) -> _Adapted:
+    return _Adapted(opened.closed(), takes_weights, None, opened)
+
+
+def _adapters() -> dict[str, Callable[..., _Adapted]]:
+    """Adapters: (layer, shape of a, training, kind) → what the subject needs."""
 
     def summed(make):
-        return lambda layer, shape, training, kind: (make(layer, shape, training), False, None)
+        def adapted(layer, shape, training, kind):
+            made = make(layer, shape, training)
+            return _closed(made) if isinstance(made, Opened) else _Adapted(made)
+
+        return adapted
 
     def torch(layer, shape, training, kind):
-        call, after = _frameworks.torch(layer, shape, training)
-        return call, False, after
+        call, after, opened = _frameworks.torch(layer, shape, training)
+        return _Adapted(call, False, after, opened)
 
     return {
         "function": _function,
-        "normalizer": lambda layer, shape, training, kind: (jax.jit(_cast_first(layer)), True, None),
+        "normalizer": lambda layer, shape, training, kind: _closed(_opened(layer), takes_weights=True),
         "lngeom": _lngeom,
         "equinox": summed(_equinox),
         "linen": summed(_frameworks.linen),
@@ -260,48 +278,45 @@ def _adapters() -> dict[str, Callable]:
     }
 
 
-def _cast_first(module):
-    """The module with its arrays cast to the dtype of its inputs."""
-    return lambda *arrays: cast(module, arrays[0].dtype)(*arrays)
+def _opened(module, call=lambda module, *arrays: module(*arrays)) -> Opened:
+    """An equinox module; its arrays are the parameters."""
+    arrays, rest = eqx.partition(module, eqx.is_inexact_array)
+    return Opened(arrays, lambda params, *inputs: call(eqx.combine(params, rest), *inputs))
 
 
 def _lngeom(layer, shape, training, kind):
     if hasattr(layer, "weights"):
-        swap = lambda module, W: eqx.tree_at(lambda m: m.weights, module, W)  # noqa: E731
-        return jax.jit(lambda W, X: swap(cast(layer, X.dtype), W)(X)), True, None
+        swapped = lambda module, W, X: eqx.tree_at(lambda m: m.weights, module, W)(X)  # noqa: E731
+        return _closed(_opened(layer, swapped), takes_weights=True)
     if hasattr(layer, "momentum"):
-        running = (jnp.zeros(shape[-1]), jnp.ones(shape[-1]))
+        from lngeom.nn.functional import RunningStatistics
 
-        def call(a):
-            stored = cast(running, a.dtype)
-            from lngeom.nn.functional import RunningStatistics
+        def call(module, a):
+            stored = cast((jnp.zeros(shape[-1]), jnp.ones(shape[-1])), a.dtype)
+            return module(a, RunningStatistics(*stored), training=training)[0]
 
-            return cast(layer, a.dtype)(a, RunningStatistics(*stored), training=training)[0]
-
-        return jax.jit(call), False, None
-    return jax.jit(_cast_first(layer)), False, None
+        return _closed(_opened(layer, call))
+    return _closed(_opened(layer))
 
 
-def _equinox(layer, shape, training):
+def _equinox(layer, shape, training) -> Opened:
     """An equinox module, vmapped over samples (and over positions, unless it has channels)."""
     if hasattr(layer, "axis_name"):  # batch norm, whose state every call starts anew
         names = layer.axis_name
         state = eqx.nn.State(layer)
         layer = eqx.nn.inference_mode(layer, not training)
-        run = lambda a, m, s: jax.vmap(m, axis_name=names, in_axes=(0, None), out_axes=(0, None))(a, s)[0]  # noqa: E731
-        return jax.jit(lambda a: run(a, cast(layer, a.dtype), cast(state, a.dtype)))
+        run = lambda m, a, s: jax.vmap(m, axis_name=names, in_axes=(0, None), out_axes=(0, None))(a, s)[0]  # noqa: E731
+        return _opened(layer, lambda module, a: run(module, a, cast(state, a.dtype)))
     channels = hasattr(layer, "channels")
 
-    @jax.jit
-    def call(a):
-        module = cast(eqx.nn.inference_mode(layer, not training), a.dtype)
+    def call(module, a):
         if a.ndim == 3 and channels:
             return jnp.moveaxis(jax.vmap(module)(jnp.moveaxis(a, -1, 1)), 1, -1)
         for _ in range(a.ndim - 1):
             module = jax.vmap(module)
         return module(a)
 
-    return call
+    return _opened(eqx.nn.inference_mode(layer, not training), call)
 
 
 def _function(layer, shape, training, kind):
@@ -325,13 +340,14 @@ def _function(layer, shape, training, kind):
         jax.eval_shape(layer, *ones)
     except Exception:
         if _runs(layer, *ones) or "torch" not in sys.modules or not _runs(_on_tensors(layer), *ones):
-            return layer, needed == 2, left
-        return (
+            return _Adapted(layer, needed == 2, left)
+        return _Adapted(
             lambda *arrays: _on_tensors(layer)(*arrays)[0],
             needed == 2,
             lambda *arrays: _on_tensors(layer)(*arrays)[1],
+            Opened({}, lambda params, *tensors: layer(*tensors), torch=True),
         )
-    return jax.jit(layer), needed == 2, left
+    return _Adapted(jax.jit(layer), needed == 2, left, Opened({}, lambda params, *arrays: layer(*arrays)))
 
 
 def _on_tensors(layer):

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
 from lngeom._core.numerics import agreement, tolerance
 
@@ -65,6 +65,24 @@ def layer_tolerance(dtype: jax.typing.DTypeLike) -> float:
     return min(tolerance(dtype), math.sqrt(float(jnp.finfo(dtype).eps)))
 
 
+class Opened(NamedTuple):
+    """A layer whose parameters are arguments, so that it can be differentiated in them.
+
+    Attributes:
+        parameters: what the layer is trained in: arrays, or tensors by name.
+        call: (parameters, *arrays) → outputs, in the dtype of the arrays, without any change of state.
+        torch: whether it takes tensors; else arrays of JAX, which it can trace.
+    """
+
+    parameters: PyTree
+    call: Callable[..., Any]
+    torch: bool = False
+
+    def closed(self) -> Callable:
+        """The compiled function of the arrays alone, with the parameters in their dtype."""
+        return jax.jit(lambda *arrays: self.call(cast(self.parameters, arrays[0].dtype), *arrays))
+
+
 @dataclass(frozen=True)
 class Subject:
     """A layer under examination; `adapt` makes one.
@@ -84,6 +102,7 @@ class Subject:
         after_call: calls the layer on writable copies and returns them after the call; None if it cannot write to its
             arguments.
         rebuild: makes the same layer with another number of units; None if the number is fixed.
+        opened: the layer with its parameters as arguments; None if it can be evaluated alone.
     """
 
     name: str
@@ -99,6 +118,7 @@ class Subject:
     options: tuple[tuple[str, Any], ...] = ()
     after_call: Callable[..., tuple[np.ndarray, ...]] | None = None
     rebuild: "Callable[[int], Subject] | None" = None
+    opened: Opened | None = None
 
     def with_units(self, units: int) -> "Subject":
         """The same layer for another number of units, where that is possible; otherwise the layer itself."""

@@ -1,4 +1,4 @@
-"""Say what a layer is and how it behaves; exit 1 if it differs from the row of --like, 2 if nothing was checked."""
+"""Say what a layer is and does; exit 1 if it differs from --like or a derivative is wrong, 2 if nothing was checked."""
 
 import sys
 from typing import Annotated
@@ -27,12 +27,24 @@ def run(
     counterexamples: Annotated[
         bool, typer.Option("--counterexamples", help="Also print code that shows each failure, to paste into a test.")
     ] = False,
+    derivatives: Annotated[
+        bool, typer.Option("--derivatives", help="Check its derivatives in place of its invariances, in all modes.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
-    from lngeom.checks import check_invariances
+    from lngeom.checks import check_derivatives, check_invariances
 
     programs.keep_programs()
     options = {"kind": kind, "units": units, "positions": positions}
+    if derivatives:
+        if like:
+            fail("--like is about invariances, and --derivatives has no row: give one of them")
+        with refusing(ValueError):
+            found = check_derivatives(layer, dtype=dtype, training=not evaluation, seed=seed, **options)
+        sys.stdout.write(f"{found.to_text(width(), code=counterexamples)}\n")
+        if found.wrong:
+            raise typer.Exit(1)
+        return
     with refusing(ValueError):
         report = check_invariances(layer, like=like, dtype=dtype, training=not evaluation, seed=seed, **options)
     if report.unchecked:

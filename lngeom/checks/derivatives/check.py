@@ -1,0 +1,143 @@
+"""The check of derivatives, as a function and as a decorator for pytest."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lngeom.checks.adapters import adapt
+from lngeom.checks.derivatives.diagnosis import diagnose
+from lngeom.checks.derivatives.examine import Case, cases, results, wide_of
+from lngeom.checks.derivatives.program import program, shows
+from lngeom.checks.derivatives.report import Answer, Derivatives
+from lngeom.checks.derivatives.routes import one_thread
+from lngeom.checks.derivatives.vector import vector
+from lngeom.checks.subject import Subject, as_elsewhere, same_draws
+
+
+def check_derivatives(
+    layer: Any,
+    *,
+    dtype: jax.typing.DTypeLike = "float32",
+    kind: str | None = None,
+    training: bool = True,
+    units: int | None = None,
+    positions: int | None = None,
+    seed: int = 0,
+) -> Derivatives:
+    r"""Compares a layer's derivatives, in all modes, with differences of its own outputs.
+
+    The layer is a function f of its inputs, weights and parameters, x. Forward mode gives $Df(x)[u]$, reverse mode
+    $Df(x)^\top c$; nested in every way they give second and third derivatives. The reference uses no rule of
+    differentiation and no formula of a method: f is interpolated along lines at Chebyshev points in the widest dtype
+    in which it computes, and what it calls wrong is confirmed by central differences with Richardson's extrapolation.
+    Besides ordinary inputs there are inputs with a row and a column of equal values, and of a variance near ε.
+
+    Args:
+        layer: as for `check_invariances`; of JAX (functions, lngeom, equinox, flax, haiku, Keras on JAX) or of torch,
+            where `torch.func` and autograd are both checked.
+        dtype: a second dtype in which derivatives are computed: to second order in float32, first in 16 bits.
+        kind: for a function: "weights" or "summed"; see `adapt`.
+        training: whether a module with two modes is in training mode.
+        units: H; by default the layer's own, else 6.
+        positions: T, for inputs [N T D].
+        seed: seed of inputs, parameters and directions.
+
+    Returns:
+        The report. `print` it, or read `wrong` and `diagnosis`.
+
+    Raises:
+        ValueError: if the layer cannot be adapted, has no derivatives, or gives no finite outputs; or for a dtype that
+            is not floating.
+
+    Example:
+        >>> import jax.numpy as jnp, lngeom as lg
+        >>> report = lg.check_derivatives(lambda a: a / jnp.sqrt(jnp.mean(a**2, -1, keepdims=True) + 1e-6))
+        >>> report.wrong, report["vjp∘vjp"].answer.value
+        ((), 'right')
+    """
+    try:
+        narrow = np.dtype(jnp.dtype(dtype)).name if jnp.issubdtype(jnp.dtype(dtype), jnp.floating) else ""
+    except TypeError:
+        narrow = ""
+    if not narrow:
+        raise ValueError(f"dtype must be float64, float32, bfloat16 or float16; got {dtype!r}")
+    subject = adapt(layer, kind=kind, training=training, units=units, positions=positions)
+    with as_elsewhere(), same_draws(), one_thread():
+        return _checked(subject, narrow, training, seed)
+
+
+def _checked(subject: Subject, dtype: str, training: bool, seed: int) -> Derivatives:
+    points = list(_cases(subject, seed))
+    found = tuple(result for case in points for result in results(case, dtype))
+    report = Derivatives(subject.name, wide_of(points[0]), tuple(points[0].vector.shapes), found)
+    if not report.wrong:
+        return report
+    codes = (program(subject, points[0], wrong, training) for wrong in report.wrong if not wrong.point)
+    return Derivatives(
+        report.layer,
+        report.wide,
+        report.arguments,
+        found,
+        tuple(diagnose(points[0], found)),
+        next((code for code in codes if code and shows(code)), ""),
+    )
+
+
+def _cases(subject: Subject, seed: int) -> Iterable[Case]:
+    try:
+        points = list(cases(subject, vector(subject), seed))
+    except ValueError:
+        raise
+    except Exception as error:  # any error of a layer
+        raise ValueError(f"{subject.name} does not run: {type(error).__name__}: {error}") from error
+    if not points or points[0].name:
+        raise ValueError(f"outputs of {subject.name} are not finite for ordinary inputs: there is nothing to compare")
+    return points
+
+
+def parametrize_with_derivatives(layers: Any | Iterable[Any], **options: Any) -> Callable:
+    """Decorates a test with arguments `layer` and `check`, which then runs once for each layer.
+
+    Args:
+        layers: a layer, as for `check_derivatives`, or a list of layers.
+        **options: passed to `check_derivatives`.
+
+    Returns:
+        The decorator. A layer is examined when its test runs; a failure shows the report and a program.
+
+    Raises:
+        ValueError: if there is no layer.
+
+    Example:
+        >>> import lngeom as lg
+        >>> @lg.checks.parametrize_with_derivatives([lg.nn.LayerNorm(8)])
+        ... def test_my_layers(layer, check):
+        ...     check(layer)
+    """
+    import pytest
+
+    if isinstance(layers, str) or callable(layers):
+        layers = [layers]
+    found = []
+    for layer in layers:
+        subject = adapt(layer, **{k: v for k, v in options.items() if k in {"kind", "training", "units", "positions"}})
+        found.append(pytest.param(layer, _Check(layer, options), id=subject.name))
+    if not found:
+        raise ValueError("layers is empty, so that nothing would be checked: give a layer or a list of layers")
+    return pytest.mark.parametrize(("layer", "check"), found)
+
+
+class _Check:
+    """Calling it raises an AssertionError where derivatives of the layer are wrong."""
+
+    def __init__(self, layer: Any, options: dict[str, Any]):
+        self.layer, self.options = layer, options
+
+    def __call__(self, layer: Any = None) -> None:
+        report = check_derivatives(self.layer, **self.options)
+        checked = [r for r in report.results if r.answer in {Answer.RIGHT, Answer.WRONG}]
+        assert checked, report.to_text(100)
+        assert not report.wrong, report.to_text(100, code=True)

@@ -1,0 +1,254 @@
+"""What is wrong with a derivative, in sentences: from which order on, in which modes, and the error that explains it.
+
+Every explanation is measured: a gradient that would come out by the error, from differences of the layer's outputs,
+equals the one that was found. What no explanation fits is said with its numbers alone.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from lngeom._core.text import verb
+from lngeom.checks.derivatives.examine import EXACT, Case, run, wide_of
+from lngeom.checks.derivatives.report import ORDINALS, Answer, Derivative
+from lngeom.checks.derivatives.routes import ROUTES, Engine
+
+SHARE = 2e-2
+"""Share of a gradient's error that an explanation may leave unexplained."""
+
+CLOSE = 2e-3
+"""Relative difference up to which a factor counts as a number."""
+
+LARGEST = 96
+"""Entries of an argument up to which errors are looked for."""
+
+DIGITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+"""Relative rounding of narrower dtypes."""
+
+VJP = next(r for r in ROUTES if r.name == "vjp")
+
+
+def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
+    """Sentences about the wrong ones among the results of a layer.
+
+    Args:
+        case: the ordinary point.
+        results: all results.
+    """
+    wide = wide_of(case)
+    wrong = [r for r in results if r.answer is Answer.WRONG]
+    at_large = [r for r in wrong if not r.point]
+    exact = [r for r in at_large if r.dtype == wide and not r.route.endswith(")")]
+    yield from _orders(results, exact)
+    gradient = next((r for r in exact if r.order == 1 and r.route.endswith("vjp")), None)
+    if gradient:
+        engine = next(e for e in case.vector.engines() if gradient.route.startswith(e.name))
+        yield from _gradient(case, engine, wide)
+    elif any(r.found == 0 and r.expected for r in exact):
+        zero = [r.route for r in exact if r.found == 0 and r.expected]
+        yield f"{', '.join(zero)} {verb(len(zero))} zero: what a derivative depends on is cut off, as by detach."
+    exactly = {r.route for r in exact}
+    narrow = [r for r in at_large if r.dtype != wide and r.route not in exactly]
+    if narrow:
+        worst = min(narrow, key=lambda r: (r.order, -r.deviation))
+        yield (
+            f"Right in {wide}, but {worst.route} is off by {worst.deviation:.0e} in {worst.dtype}, more than rounding "
+            f"explains ({worst.tolerance:.0e}): a sum or a tensor that is kept for the derivative has fewer digits."
+        )
+    batched = [r for r in at_large if r.route.endswith(")")]
+    if batched:
+        yield f"Right alone, wrong under vmap: {', '.join(r.route for r in batched)}."
+    yield from _special(wrong, {r.route for r in at_large})
+
+
+def _orders(results: Sequence[Derivative], exact: Sequence[Derivative]) -> Iterator[str]:
+    """From which order on, and in which modes."""
+    if not exact:
+        return
+    first = min(r.order for r in exact)
+    before = [n for k, n in ORDINALS.items() if k < first]
+    those = [r for r in exact if r.order == first]
+    right = {r.route for r in results if r.order == first and r.answer is Answer.RIGHT} - {r.route for r in those}
+    right = {name for name in right if not name.endswith(")")}
+    worst = max(those, key=lambda r: r.deviation)
+    lead = f"Derivatives of {' and '.join(before)} order are right. " if before else ""
+    said = ", ".join(dict.fromkeys(r.route for r in those))
+    others = f"; {', '.join(sorted(right))} {verb(len(right))} right" if right else ""
+    yield (
+        f"{lead}Of {ORDINALS[first]} order {said} {verb(len({r.route for r in those}))} wrong{others}. {worst.route} "
+        f"in {worst.argument}: {worst.found:.6g} for {worst.expected:.6g}."
+    )
+
+
+def _special(wrong: Sequence[Derivative], known: set[str]) -> Iterator[str]:
+    """What is wrong only at special points."""
+    for point in dict.fromkeys(r.point for r in wrong if r.point):
+        these = [r for r in wrong if r.point == point and r.route not in known]
+        if not these:
+            continue
+        names = ", ".join(dict.fromkeys(r.route for r in these))
+        if any(not math.isfinite(r.found) for r in these):
+            yield f"At {point}, where the outputs are finite, {names} {verb(len(these))} not: infinite or not a number."
+        else:
+            worst = max(these, key=lambda r: r.deviation)
+            yield f"At {point} alone, {names} {verb(len(these))} wrong: {worst.found:.6g} for {worst.expected:.6g}."
+
+
+def _gradient(case: Case, engine: Engine, dtype: str) -> Iterator[str]:
+    """Which error explains the first derivative of reverse mode, for each argument."""
+    found, least = run(case, engine, VJP, dtype), 10 * EXACT[1] if dtype == "float64" else CLOSE
+    for name, at in case.vector.slices.items():
+        if at.stop - at.start > LARGEST:
+            continue
+        truth, mine = _truth(case, case.x, at), found[at]
+        if not _off(mine, truth) > least:
+            continue
+        shape = case.vector.shapes[name]
+        reasons = list(_reasons(case, name, at, mine.reshape(shape), truth.reshape(shape)))
+        broken = list(_identities(case, name, at, mine.reshape(shape)))
+        yield f"Gradient in {name}: " + "; ".join([*(reasons or ["no known error explains it"]), *broken]) + "."
+
+
+def _truth(case: Case, x: np.ndarray, at: slice) -> Float[np.ndarray, " K"]:
+    """The gradient of ⟨c, f⟩ in the entries of an argument, at any vector, by differences."""
+    moved = type(case.differences)(case.values, x, case.unit)
+    basis = np.eye(len(x))[at]
+    return np.array([case.c @ moved.along(e, 1).value for e in basis])
+
+
+def _off(found: np.ndarray, truth: np.ndarray) -> float:
+    """The error relative to the largest entry; infinite where one is not finite."""
+    if not np.all(np.isfinite(found)):
+        return math.inf
+    return float(np.max(np.abs(found - truth), initial=0.0) / (np.max(np.abs(truth), initial=0.0) or 1.0))
+
+
+def _ratio(found: np.ndarray, truth: np.ndarray) -> float:
+    """The k for which k · truth is nearest."""
+    return float(np.sum(found * truth) / (np.sum(truth * truth) or 1.0))
+
+
+def _reasons(case: Case, name: str, at: slice, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The first error that explains a gradient."""
+    if not np.all(np.isfinite(found)):
+        yield "not finite"
+    elif not np.any(found):
+        yield "it is zero: the argument is cut off"
+    else:
+        off = float(np.max(np.abs(found - truth)))
+        explanations = itertools.chain(
+            [(f"{_times(case, k, truth)} the true one", k * truth) for k in [_ratio(found, truth)]],
+            _elsewhere(case, at, truth.shape),
+            _statistics(case, found, truth) if name == "inputs" else (),
+            _sums(case, at, truth) if name not in {"inputs", "weights"} else (),
+        )
+        words = next((words for words, by in explanations if np.max(np.abs(found - by)) <= SHARE * off), "")
+        digits = next((d for d, unit in DIGITS.items() if unit / 8 <= _off(found, truth) <= 4 * unit), "")
+        if words or digits:
+            yield words or f"off by {_off(found, truth):.0e}, as a tensor kept in {digits} makes it"
+
+
+def _times(case: Case, k: float, truth: np.ndarray) -> str:
+    rows, units = case.vector.shapes["inputs"][0], case.vector.shapes["inputs"][-1]
+    named = {rows: "the number of rows", units: "the number of units", units - 1: "the number of units less one"}
+    for number, what in named.items():
+        for value, words in ((number, f"{what} ({number}) times"), (1 / number, f"one over {what} ({number}) times")):
+            if number > 1 and math.isclose(k, value, rel_tol=CLOSE):
+                return words
+    return "minus" if math.isclose(k, -1, rel_tol=CLOSE) else f"{k:.4g} times"
+
+
+def _elsewhere(case: Case, at: slice, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
+    """Gradients of the layer with another value of a parameter."""
+    for name, place in list(case.vector.slices.items())[case.vector.arrays :]:
+        if place == at:
+            continue
+        own = case.x[place]
+        for words, value in (("were 1", np.ones_like(own)), ("were squared", own**2), ("were 1 more", own + 1)):
+            x = case.x.copy()
+            x[place] = value
+            yield f"as if {name} {words}", _truth(case, x, at).reshape(shape)
+
+
+def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Gradients without what depends on the statistics of a row, or of the batch."""
+    x = dict(case.vector.split(case.x))["inputs"]
+    if found.shape != x.shape or case.outputs.size != x.size:
+        return
+    off, c = found - truth, case.c.reshape(x.shape)
+    for axes, of in (((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")):
+        constant = f"mean and variance of {of} are treated as constants"
+        scale = f"the derivative of the scale of {of} is missing or has a wrong factor"
+        yield constant, _fit(found, c, axes)
+        yield constant, _fit(found, c * _gain(case), axes)
+        yield f"the derivative of the mean of {of} is missing or wrong", truth + _fit(off, np.ones_like(x), axes)
+        yield scale, truth + _fit(off, x - x.mean(axes, keepdims=True), axes)
+        yield scale, truth + _fit(off, x, axes)
+        k = np.sum(found * truth, axes) / np.maximum(np.sum(truth * truth, axes), 1e-300)
+        factors = f"along {of} off by one factor, by another along the next ({k.min():.6g} to {k.max():.6g})"
+        yield f"{factors}, as by another ε or power of σ", _fit(found, truth, axes)
+
+
+def _fit(values: np.ndarray, by: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """The multiple of `by` nearest to the values, for each place of the other axes."""
+    k = np.sum(values * by, axes, keepdims=True) / np.maximum(np.sum(by * by, axes, keepdims=True), 1e-300)
+    return k * by
+
+
+def _gain(case: Case) -> np.ndarray:
+    """The parameter that multiplies units: without it all rows of the outputs are equal."""
+    units = case.vector.shapes["inputs"][-1]
+    for name, at in list(case.vector.slices.items())[case.vector.arrays :]:
+        if case.vector.shapes[name] == (units,):
+            moved = case.x.copy()
+            moved[at] = 0
+            if np.ptp(case.values(moved).reshape(-1, units), axis=0).max() < 1e-6:
+                return case.x[at]
+    return np.ones(units)
+
+
+def _sums(case: Case, at: slice, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Sums of a parameter's gradient over other entries than all rows, and of other products."""
+    basis = np.eye(len(case.x))[at]
+    each = np.array([case.c * case.differences.along(e, 1).value for e in basis])  # [K M]
+    rows = each.reshape(len(each), case.vector.shapes["inputs"][0], -1).sum(-1)
+    for words, value in (
+        ("only the first row counts", rows[:, 0]),
+        ("only the last row counts", rows[:, -1]),
+        ("the last row is left out", rows[:, :-1].sum(1)),
+        ("the first row is left out", rows[:, 1:].sum(1)),
+        ("every entry is the sum over all units", np.full(len(each), truth.sum())),
+        ("every entry is the mean over all units", np.full(len(each), truth.mean())),
+    ):
+        yield words, value.reshape(truth.shape)
+    x = dict(case.vector.split(case.x))["inputs"]
+    if case.outputs.size == x.size and x.shape[-1] == truth.size:
+        c, axes = case.c.reshape(x.shape), tuple(range(x.ndim - 1))
+        outputs = case.outputs.reshape(x.shape)
+        for words, by in (("the inputs", x), ("the outputs", outputs), ("ones", np.ones_like(x))):
+            yield (
+                f"cotangents are multiplied by {words}, not by the normalized inputs",
+                np.sum(c * by, axes).reshape(truth.shape),
+            )
+
+
+def _identities(case: Case, name: str, at: slice, found: np.ndarray) -> Iterator[str]:
+    """Identities that invariances of the outputs demand of a gradient, and that this one breaks."""
+    if name != "inputs":
+        return
+    x = dict(case.vector.split(case.x))["inputs"]
+    for row in range(len(x)):
+        for what, direction in (("1", np.ones_like(x[row])), ("x", x[row])):
+            along = np.zeros_like(case.x)
+            full = np.zeros_like(x)
+            full[row] = direction
+            along[at] = full.ravel()
+            if np.max(np.abs(case.differences.along(along, 1).value)) > 1e-3:
+                continue
+            value = float(np.sum(found[row] * direction))
+            if abs(value) > 1e-2 * np.linalg.norm(found[row]) * np.linalg.norm(direction):
+                yield f"it breaks ⟨{what}, ∂L/∂x⟩ = 0, which the outputs' invariance demands ({value:.3g} in row {row})"
+                return

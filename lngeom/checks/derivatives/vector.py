@@ -1,0 +1,119 @@
+"""A layer as a function of one vector, which holds its inputs, weights, gain and bias one after another."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lngeom.checks.derivatives.routes import Engine, Jax, TorchAutograd, TorchFunc
+from lngeom.checks.subject import UNITS, Opened, Subject
+
+SAMPLES, INPUTS = 3, 4
+"""Rows, and inputs of a layer that has weights."""
+
+
+def rounded(values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Values that every dtype represents: those of bfloat16, in float64."""
+    return np.asarray(values, jnp.bfloat16).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """The layer and the layout of its vector.
+
+    Attributes:
+        opened: the layer.
+        shapes: shape of each argument, in the order in which they stand in the vector: arrays, then parameters.
+        arrays: number of arrays among them: the inputs, or weights and inputs.
+        start: values that the parameters came with.
+    """
+
+    opened: Opened
+    shapes: Mapping[str, tuple[int, ...]]
+    arrays: int
+    start: Mapping[str, Float[np.ndarray, "..."]]
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each argument stands."""
+        ends = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes.values())])
+        return {name: slice(int(a), int(b)) for name, a, b in zip(self.shapes, ends, ends[1:], strict=False)}
+
+    def __call__(self, x: Any) -> Any:
+        """The outputs, as a vector of the framework."""
+        parts = [x[at].reshape(self.shapes[name]) for name, at in self.slices.items()]
+        params = jax.tree.unflatten(jax.tree.structure(self.opened.parameters), parts[self.arrays :])
+        return self.opened.call(params, *parts[: self.arrays]).reshape(-1)
+
+    def engines(self) -> tuple[Engine, ...]:
+        """The ways in which its framework differentiates."""
+        return (TorchFunc(), TorchAutograd()) if self.opened.torch else (Jax(),)
+
+    def values(self) -> Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " M"]]:
+        """The layer on vectors of NumPy, in their dtype."""
+        call, engine = self if self.opened.torch else jax.jit(self), self.engines()[0]
+        return lambda x: engine.run(call, x)
+
+    def split(self, x: Float[np.ndarray, " P"]) -> Iterator[tuple[str, Float[np.ndarray, "..."]]]:
+        """Each argument with its values."""
+        for name, at in self.slices.items():
+            yield name, x[at].reshape(self.shapes[name])
+
+    def draw(self, seed: int) -> Float[np.ndarray, " P"]:
+        """Inputs and weights of variance 1, and parameters of variance 0.1 around those that the layer came with."""
+        rng = np.random.default_rng(seed)
+        parts = [
+            self.start[name] + 0.3 * rng.normal(size=shape) if name in self.start else rng.normal(size=shape)
+            for name, shape in self.shapes.items()
+        ]
+        return rounded(np.concatenate([p.ravel() for p in parts]))
+
+    def with_inputs(self, x: Float[np.ndarray, " P"], inputs: Float[np.ndarray, "..."]) -> Float[np.ndarray, " P"]:
+        """The vector with other inputs."""
+        out = x.copy()
+        out[self.slices["inputs"]] = inputs.ravel()
+        return rounded(out)
+
+
+def vector(subject: Subject) -> Vector:
+    """The layer of a subject as a function of one vector.
+
+    Args:
+        subject: the layer.
+
+    Returns:
+        The vector.
+
+    Raises:
+        ValueError: if the layer can be evaluated alone.
+    """
+    if subject.opened is None:
+        raise ValueError(
+            f"{subject.name} has no derivatives that could be checked: it is no function that JAX or torch "
+            "differentiates (with Keras, its backend must be jax)"
+        )
+    units, places = subject.units or UNITS, (subject.positions,) if subject.positions else ()
+    shapes: dict[str, tuple[int, ...]] = {"inputs": (SAMPLES, *places, units)}
+    if subject.takes_weights:
+        inputs = units if subject.square else INPUTS
+        shapes = {"weights": (units, inputs), "inputs": (SAMPLES, *places, inputs)}
+    arrays, start = len(shapes), {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(subject.opened.parameters)[0]:
+        name = _named(path, {*shapes})
+        shapes[name] = tuple(leaf.shape)
+        start[name] = np.asarray(leaf, np.float64)
+    return Vector(subject.opened, shapes, arrays, start)
+
+
+def _named(path: tuple[Any, ...], taken: set[str]) -> str:
+    """The last name of a path that tells the parameter from the others."""
+    names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    names = [part for name in names if name != "value" for part in name.split("/")] or ["parameter"]
+    for first in range(len(names) - 1, -1, -1):
+        if ".".join(names[first:]) not in taken:
+            return ".".join(names[first:])
+    return f"{'.'.join(names)} {len(taken)}"
