@@ -1,0 +1,135 @@
+"""The outputs at other inputs of the same kind: whether a direction is null for these data alone.
+
+Each leaf of the inputs is drawn anew from its own range: between two of its values where they are real numbers, from
+its first integer to its last, or from its values where they are few. So zeros, repeated rows and parts that share no
+input, which hide directions, do not stay.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lngeom.information._problem import Problem
+from lngeom.information._products import AbstractFisher, product_chunks, quadratic_forms
+
+AT_A_TIME = 32
+"""Directions whose forms are computed in one call: one program does for any number."""
+
+
+class Elsewhere:
+    """The Fisher matrix at other inputs.
+
+    Args:
+        F: at the inputs given.
+        largest: the largest singular value of its factor.
+    """
+
+    def __init__(self, F: AbstractFisher, largest: float):
+        self.operator, self.largest = F, largest
+        rng = np.random.default_rng(0)
+        given = F.problem
+        inputs = jax.tree.map(lambda leaf: _drawn(leaf, rng), given.inputs)
+        self.problem: Problem = replace(given, inputs=inputs, scores=None)
+
+    def _sizes(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
+        """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
+        F, count = self.operator, columns.shape[1]
+        padded = np.zeros((len(columns), -(-count // AT_A_TIME) * AT_A_TIME))
+        padded[:, :count] = columns
+        found = []
+        for start in range(0, count, AT_A_TIME):
+            some = jnp.asarray(padded[:, start : start + AT_A_TIME], self.problem.dtype)
+            found.append(quadratic_forms(self.problem, product_chunks(F), some, AT_A_TIME))
+        forms = np.concatenate([np.asarray(f, np.float64) for f in found])[:count]
+        return np.sqrt(np.maximum(forms, 0)) / self.largest
+
+    def count_seen(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[int | None]:
+        """Of each family of orthonormal null directions, how many are not null at the other inputs.
+
+        One random direction of a family is null there only where all are. None where the outputs are not finite.
+        """
+        if not families:
+            return []
+        rng = np.random.default_rng(1)
+        probes = [columns @ _unit(rng, columns.shape[1]) for columns in families]
+        sizes = self._sizes(np.stack(probes, 1))
+        found: list[int | None] = []
+        for columns, size in zip(families, sizes, strict=True):
+            if not np.isfinite(size):
+                found.append(None)
+            else:
+                found.append(0 if size < 10 * close else self.seen(columns, close).shape[1])
+        return found
+
+    def seen(self, columns: Float[np.ndarray, "P m"], close: float) -> Float[np.ndarray, "P j"]:
+        """An orthonormal basis of those of null directions that are not null at the other inputs."""
+        m = columns.shape[1]
+        if m == 1:
+            sizes = self._sizes(columns)
+            return columns if sizes[0] >= 10 * close else columns[:, :0]
+        gram = np.asarray(self._gram(jnp.asarray(columns, self.problem.dtype)), np.float64)
+        values, vectors = np.linalg.eigh(gram) if np.all(np.isfinite(gram)) else (np.zeros(m), np.eye(m))
+        return columns @ vectors[:, np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close]
+
+    def _gram(self, columns: Float[Array, "P m"]) -> Float[Array, "m m"]:
+        """Vᵀ F V at the other inputs."""
+        from lngeom.information._products import products
+
+        image = products(self.problem, product_chunks(self.operator), columns, AT_A_TIME)
+        return columns.T @ image
+
+    def described(self) -> str:
+        """What the given inputs are like."""
+        return describe_rows(self.operator.problem)
+
+
+def _unit(rng: np.random.Generator, size: int) -> Float[np.ndarray, " m"]:
+    v = rng.normal(size=size)
+    return v / np.linalg.norm(v)
+
+
+def _drawn(leaf: Any, rng: np.random.Generator) -> Any:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    values = np.asarray(leaf)
+    if not values.size or values.dtype == bool:
+        return jnp.asarray(rng.permutation(values.reshape(-1)).reshape(values.shape))
+    if np.issubdtype(values.dtype, np.integer):
+        low, high = int(values.min()), int(values.max())
+        return jnp.asarray(rng.integers(low, high, values.shape, endpoint=True).astype(values.dtype))
+    wide = values.astype(np.float64).reshape(-1)
+    a, b = rng.choice(wide, wide.size), rng.choice(wide, wide.size)
+    share = rng.random(wide.size) if not np.all(wide == np.round(wide)) else np.zeros(wide.size)
+    return jnp.asarray((a + share * (b - a)).reshape(values.shape), leaf.dtype)
+
+
+def describe_rows(problem: Problem) -> str:
+    """How many rows the inputs have, how many of them are distinct, and parts of them that share no input."""
+    rows = np.concatenate(
+        [
+            np.asarray(leaf, np.float64).reshape(len(leaf), -1)
+            for leaf in jax.tree.leaves(problem.inputs)
+            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        ],
+        1,
+    )[: problem.samples]
+    distinct = len(np.unique(rows, axis=0))
+    parts = _parts(rows != 0)
+    text = f"{distinct} distinct rows of {len(rows)}"
+    return text if parts < 2 else f"{text}, in {parts} parts that share no input"
+
+
+def _parts(used: np.ndarray) -> int:
+    """Number of groups of rows that have no input in common that is not zero."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    n, d = used.shape
+    row, column = np.nonzero(used)
+    graph = csr_matrix((np.ones(len(row)), (row, n + column)), shape=(n + d, n + d))
+    _, labels = connected_components(graph, directed=False)
+    return len(np.unique(labels[:n]))
