@@ -240,7 +240,10 @@ MODELS: dict[str, Callable[..., Foreign]] = {
 
 WITH_TRAINED = {
     **MODELS,
-    **{f"{name}, moved": functools.partial(lambda make, *a, **k: _moved(make(*a, **k)), make) for name, make in MODELS.items()},
+    **{
+        f"{name}, moved": functools.partial(lambda make, *a, **k: _moved(make(*a, **k)), make)
+        for name, make in MODELS.items()
+    },
 }
 
 

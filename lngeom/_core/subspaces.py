@@ -1,6 +1,6 @@
 """Subspaces given by columns: the part within a null space, what one adds to others, and the fewest things they move."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -161,38 +161,3 @@ def _echelon(columns: Float[np.ndarray, "m j"]) -> Iterator[tuple[np.ndarray, np
         rows -= factors[:, None] * rows[k]
         combinations -= factors[:, None] * combinations[k]
     yield from zip(rows / np.max(np.abs(rows), 1, keepdims=True), combinations, strict=True)
-
-
-def by_support(part: Part, groups: Sequence[int] | np.ndarray, most: int) -> Iterator[tuple[Part, list[int]]]:
-    """Divides a part into directions that move few groups of columns: no group of one of them can be left out.
-
-    Args:
-        part: directions, by columns.
-        groups: group of each column.
-        most: divisions that are looked for; what remains comes last.
-
-    Yields:
-        Directions, with the groups that they move; together as many as the part has.
-    """
-    groups = np.asarray(groups)
-    q, _ = np.linalg.qr(part.coefficients)
-    back = np.linalg.lstsq(part.coefficients, q, rcond=None)[0]
-    every = np.unique(groups).tolist()
-    grams = {g: q[groups == g].T @ q[groups == g] for g in every}
-    rest = np.eye(q.shape[1])
-    for _ in range(most):
-        if not rest.shape[1]:
-            return
-        share = {g: float(np.sum((gram @ rest) * rest)) for g, gram in grams.items()}
-        inside = np.eye(q.shape[1])
-        for g in sorted(share, key=share.__getitem__):
-            values, vectors = np.linalg.eigh(inside.T @ grams[g] @ inside)
-            fewer = inside @ vectors[:, values < ALONE**2]
-            if fewer.shape[1] and np.linalg.norm(rest.T @ fewer, 2) > ALONE**0.5:
-                inside = fewer
-        u, s, _ = np.linalg.svd(rest.T @ inside, full_matrices=True)
-        count = int(np.sum(s > ALONE**0.5))
-        yield part.combined(back @ inside), [g for g in every if np.trace(inside.T @ grams[g] @ inside) > ALONE**2]
-        rest = rest @ u[:, count:]
-    if rest.shape[1]:
-        yield part.combined(back @ rest), [g for g in every if np.sum((grams[g] @ rest) * rest) > ALONE**2]

@@ -14,10 +14,22 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, product_chunks, quadratic_forms
+from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms
 
-AT_A_TIME = 32
+AT_A_TIME = 8
 """Directions whose forms are computed in one call: one program does for any number."""
+
+
+def forms(F: AbstractFisher, problem: Problem, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
+    """vᵀFv of columns for a problem of the operator's shapes; one program for all numbers of columns."""
+    count, batch = columns.shape[1], min(AT_A_TIME, F.plan.batch)
+    padded = np.zeros((len(columns), -(-count // AT_A_TIME) * AT_A_TIME))
+    padded[:, :count] = columns
+    found = [
+        quadratic_forms(problem, product_chunks(F), jnp.asarray(some, problem.dtype), batch)
+        for some in np.split(padded, padded.shape[1] // AT_A_TIME, 1)
+    ]
+    return np.concatenate([np.asarray(f, np.float64) for f in found])[:count]
 
 
 class Elsewhere:
@@ -37,15 +49,7 @@ class Elsewhere:
 
     def _sizes(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
         """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
-        F, count = self.operator, columns.shape[1]
-        padded = np.zeros((len(columns), -(-count // AT_A_TIME) * AT_A_TIME))
-        padded[:, :count] = columns
-        found = []
-        for start in range(0, count, AT_A_TIME):
-            some = jnp.asarray(padded[:, start : start + AT_A_TIME], self.problem.dtype)
-            found.append(quadratic_forms(self.problem, product_chunks(F), some, AT_A_TIME))
-        forms = np.concatenate([np.asarray(f, np.float64) for f in found])[:count]
-        return np.sqrt(np.maximum(forms, 0)) / self.largest
+        return np.sqrt(np.maximum(forms(self.operator, self.problem, columns), 0)) / self.largest
 
     def count_seen(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[int | None]:
         """Of each family of orthonormal null directions, how many are not null at the other inputs.
@@ -77,9 +81,7 @@ class Elsewhere:
 
     def _gram(self, columns: Float[Array, "P m"]) -> Float[Array, "m m"]:
         """Vᵀ F V at the other inputs."""
-        from lngeom.information._products import products
-
-        image = products(self.problem, product_chunks(self.operator), columns, AT_A_TIME)
+        image = products(self.problem, product_chunks(self.operator), columns, self.operator.plan.batch)
         return columns.T @ image
 
     def described(self) -> str:

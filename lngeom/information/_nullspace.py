@@ -30,10 +30,10 @@ from lngeom._core.trees import leaf_paths, leaf_rows, leaf_slices
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
-from lngeom.information._elsewhere import Elsewhere
 from lngeom.information._diagonal import diagonal
+from lngeom.information._elsewhere import Elsewhere, forms
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, at_problem, product_chunks, quadratic_form, row_chunks
+from lngeom.information._products import AbstractFisher, at_problem, quadratic_form, row_chunks
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack
@@ -119,7 +119,11 @@ class Description:
 
         lines = [line(f"{d.dimension:5d}  ", d.name + d.marks) for d in self.directions]
         said = "; how many entries of a leaf each of them moves:" if self.supports else ""
-        lines.append(line(f"{self.unexplained:5d}  ", f"unexplained{_marked(self.uncertain, self.unexplained, 'uncertain')}{said}"))
+        lines.append(
+            line(
+                f"{self.unexplained:5d}  ", f"unexplained{_marked(self.uncertain, self.unexplained, 'uncertain')}{said}"
+            )
+        )
         lines += [line(f"{s.dimension:9d}  ", str(s)) for s in self.supports]
         lines += [
             line("broken by eps: ", f"{b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}")
@@ -219,8 +223,7 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
     largest = float(np.asarray(decomposition.singular_values)[0])
     residual = 0.0
     if basis.shape[1] and largest > 0:
-        forms = F.quadratic_form(basis.astype(F.problem.dtype))
-        residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest
+        residual = float(np.sqrt(np.max(forms(F, F.problem, np.asarray(basis))))) / largest
     uncertain = decomposition.vectors[decision.rank : decision.most].T
     return MeasuredNullspace(
         basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest * largest, uncertain
@@ -235,7 +238,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         null = np.linalg.qr(np.asarray(nullspace.basis, np.float64))[0]
         close = float(jnp.finfo(problem.dtype).eps) ** 0.4
         account = Account(null, close)
-        named = _named(account, itertools.chain(first, _candidates_of(F, null)), watch)
+        named = _named(account, itertools.chain(first, _candidates_of(F, null, close)), watch)
         columns = [null @ coordinates for _, coordinates, _ in named]
         watch("names: other data")
         elsewhere = Elsewhere(F, math.sqrt(nullspace.largest))
@@ -261,13 +264,12 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         return Description(directions, unexplained, broken, tuple(lie), others)
 
 
-def _candidates_of(F: AbstractFisher, null: np.ndarray) -> Iterator[Iterable[Candidate]]:
+def _candidates_of(F: AbstractFisher, null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
     problem = F.problem
     values = zip(leaf_slices(problem.params).items(), jax.tree.leaves(problem.params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
-    seen = np.asarray(diagonal(problem, row_chunks(F)))
     spaces = find_spaces(problem.outputs, problem.params, problem.inputs)
-    return candidates(leaves, null, seen, spaces if fits(spaces, [leaf.value.size for leaf in leaves]) else None)
+    return candidates(leaves, null, close, spaces if fits(spaces, [leaf.value.size for leaf in leaves]) else None)
 
 
 def _named(
@@ -329,7 +331,7 @@ def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.
 def broken_symmetries(
     F: AbstractFisher,
     identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]],
-    forms: Float[np.ndarray, "K 2"] | None = None,
+    known: Float[np.ndarray, "K 2"] | None = None,
     largest: float | None = None,
 ) -> Iterator[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
     """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does.
@@ -343,10 +345,7 @@ def broken_symmetries(
         unit = direction / norm if norm else direction
         if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
-        change = jnp.asarray(direction, problem.dtype)
-        first, second = np.asarray(
-            scale_forms(problem, product_chunks(F), change) if forms is None else forms[k], float
-        )
+        first, second = _scaled_forms(F, direction) if known is None else np.asarray(known[k], float)
         if not first > 0 or not second > 0:
             continue
         exponent = math.log2(first / second) / 2
@@ -380,6 +379,16 @@ def scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
             rows = np.zeros_like(values[0])
             rows[k * size : (k + 1) * size] = values[0][k * size : (k + 1) * size]
             yield f"weights in group {k}", ravelled({0: rows})
+
+
+def _scaled_forms(F: AbstractFisher, direction: Float[np.ndarray, " P"]) -> Float[np.ndarray, " 2"]:
+    """The same as `scale_forms`, by the program that has been compiled for the null space."""
+    problem = F.problem
+    found = []
+    for delta in (1, 2):
+        there = problem.unravel(problem.ravel(problem.params) + (delta - 1) * jnp.asarray(direction, problem.dtype))
+        found.append(forms(F, at_parameters(problem, there), delta * direction[:, None]))
+    return np.concatenate(found)
 
 
 @functools.partial(jax.jit, static_argnames="at")

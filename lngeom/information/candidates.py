@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from lngeom._core.subspaces import Part, by_support, by_unit
+from lngeom._core.subspaces import Part, by_unit
 from lngeom._core.text import counted
 from lngeom.information.spaces import Gain, Member, Spaces, slots
 
@@ -29,9 +29,6 @@ NUMBERS = 2**27
 
 OFFSET = 600
 """Entries up to which every entry of an added leaf is an offset of its own; of a larger one, those of its last axis."""
-
-DIVISIONS = 40
-"""Names into which the directions of one candidate are divided at most."""
 
 SHARED = 6
 """Leaves beyond which a space is looked at as one that turns before it is looked at as one of any basis."""
@@ -110,17 +107,17 @@ def _moves(rows: np.ndarray, start: int, size: int) -> bool:
 
 
 def candidates(
-    leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray, spaces: Spaces | None
+    leaves: list[Leaf], null: np.ndarray, close: float, spaces: Spaces | None
 ) -> Iterator[Iterable[Candidate]]:
     """Candidates in groups, the simplest first; within a group, that which explains most is to be taken first.
 
     Args:
         leaves: all leaves, in order.
         null: orthonormal columns of the null space, in which patterns along an axis are looked for.
-        diagonal: of the Fisher matrix; where it is 0 no output depends on the entry.
+        close: sine of the angle to the null space up to which a direction is null.
         spaces: of the program; None where it cannot be read.
     """
-    yield from _of_one_leaf(leaves, null, diagonal)
+    yield from _of_one_leaf(leaves, null, close)
     if spaces is not None:
         of_program = _OfProgram(leaves, spaces)
         yield of_program.rescalings()
@@ -133,14 +130,15 @@ def candidates(
         yield [_scales(leaves)]
 
 
-def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray) -> Iterator[Iterable[Candidate]]:
+def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
     axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
     matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
 
     def alone(leaf: Leaf, columns: np.ndarray, name: str) -> Candidate:
         return Candidate(leaf.entries, columns, _one(name, [leaf.name]))
 
-    unused = ((leaf, np.flatnonzero(diagonal[leaf.entries] == 0)) for leaf in leaves)
+    inside = 1 - np.sum(np.square(null), 1) < close**2  # entries that are null directions themselves
+    unused = ((leaf, np.flatnonzero(inside[leaf.entries])) for leaf in leaves)
     yield [
         alone(leaf, np.eye(leaf.value.size)[:, entries], f"entries of {leaf.name} that no output depends on")
         for leaf, entries in unused
@@ -244,7 +242,9 @@ class _Columns:
         """Entries, and the directions on them."""
         used = sorted({k for k, _ in self.blocks})
         rows = np.concatenate([self.leaves[k].entries for k in used])
-        starts = dict(zip(used, itertools.accumulate((self.leaves[k].value.size for k in used), initial=0), strict=False))
+        starts = dict(
+            zip(used, itertools.accumulate((self.leaves[k].value.size for k in used), initial=0), strict=False)
+        )
         found = np.zeros((len(rows), self.count))
         at = 0
         for k, columns in self.blocks:
@@ -354,7 +354,7 @@ class _OfProgram:
         leaves = np.array(columns.marks)
 
         def named(part: Part) -> Iterator[Named]:
-            for found, moved in by_support(part, leaves, DIVISIONS):
+            for found, _, moved in by_unit(part, np.zeros(len(leaves), int), leaves):
                 names = [self.leaves[k].name for k in moved]
                 what = "offsets" if len(names) == 1 else "offsets that cancel"
                 yield f"{what}: {_listed(names)}", found, tuple(names)
@@ -431,8 +431,10 @@ class _OfProgram:
         total = np.zeros((len(generators), value.size))
         for place in slots(self.spaces.labels[member.leaf], member.atom):
             moved = np.moveaxis(value, place, -1)
-            changes = -np.einsum("...j,cij->c...i", moved, generators) if member.reads else moved @ _wide(
-                generators, moved.ndim
+            changes = (
+                -np.einsum("...j,cij->c...i", moved, generators)
+                if member.reads
+                else moved @ _wide(generators, moved.ndim)
             )
             total += np.moveaxis(changes, -1, place + 1).reshape(len(generators), -1)
         return total

@@ -514,9 +514,7 @@ def _same_axes(step: Step, shapes: list[tuple[int, ...]]) -> Iterator[tuple[Plac
         for other in outputs:
             for v in operands:
                 if len(shapes[v]) == len(shapes[other]):
-                    yield from (
-                        ((v, [k]), (other, [k])) for k in every(other) if shapes[v][k] == shapes[other][k]
-                    )
+                    yield from (((v, [k]), (other, [k])) for k in every(other) if shapes[v][k] == shapes[other][k])
 
 
 def slots(labels: Sequence[int], atom: int) -> list[int]:
