@@ -4,7 +4,6 @@ Each function returns an `analysis.architectures.Foreign`. `trained` moves param
 gains, biases and weights all differ.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 
-from analysis.architectures import Foreign, _attend as attend
+from analysis.architectures import Foreign, attend
 
 
 def trained(params: Any, size: float = 0.2, seed: int = 11) -> Any:
@@ -237,15 +236,3 @@ MODELS: dict[str, Callable[..., Foreign]] = {
     "data in parts": parts,
 }
 """Name and library of each model, and the function that makes it in a dtype."""
-
-WITH_TRAINED = {
-    **MODELS,
-    **{
-        f"{name}, moved": functools.partial(lambda make, *a, **k: _moved(make(*a, **k)), make)
-        for name, make in MODELS.items()
-    },
-}
-
-
-def _moved(foreign: Foreign) -> Foreign:
-    return foreign._replace(params=trained(foreign.params))

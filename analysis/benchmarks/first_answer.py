@@ -1,4 +1,4 @@
-"""What a new user waits for, stage by stage, from the import to a described null space: `python -m analysis first_answer`.
+"""What a new user waits for, from the import to a described null space: `python -m analysis first_answer`.
 
 Each model runs in a process of its own without a compilation cache. Seconds are of the processor (all threads), which
 other work on the machine changes less than those of a clock; programs are those that XLA compiles.
@@ -50,7 +50,7 @@ def measured(name: str, sizes: dict[str, int]) -> dict[str, Any]:
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_enable_compilation_cache", False)
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiled.__setitem__(0, compiled[0] + ("backend_compile" in event))
+        lambda event, duration_secs, **_: compiled.__setitem__(0, compiled[0] + ("backend_compile" in event))
     )
     foreign = KNOWN[name](**sizes)
     assert foreign.apply is not None

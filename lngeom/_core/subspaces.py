@@ -1,4 +1,4 @@
-"""Subspaces given by columns: the part within a null space, what one adds to others, and the fewest things they move."""
+"""Subspaces given by columns: the part in a null space, what one adds to others, and the fewest things they move."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -30,10 +30,9 @@ from lngeom._core.trees import leaf_paths, leaf_rows, leaf_slices
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
-from lngeom.information._diagonal import diagonal
 from lngeom.information._elsewhere import Elsewhere, forms
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, at_problem, quadratic_form, row_chunks
+from lngeom.information._products import AbstractFisher, at_problem, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
 from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack
@@ -119,11 +118,8 @@ class Description:
 
         lines = [line(f"{d.dimension:5d}  ", d.name + d.marks) for d in self.directions]
         said = "; how many entries of a leaf each of them moves:" if self.supports else ""
-        lines.append(
-            line(
-                f"{self.unexplained:5d}  ", f"unexplained{_marked(self.uncertain, self.unexplained, 'uncertain')}{said}"
-            )
-        )
+        uncertain = _marked(self.uncertain, self.unexplained, "uncertain")
+        lines.append(line(f"{self.unexplained:5d}  ", f"unexplained{uncertain}{said}"))
         lines += [line(f"{s.dimension:9d}  ", str(s)) for s in self.supports]
         lines += [
             line("broken by eps: ", f"{b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}")
@@ -276,12 +272,12 @@ def _named(
     account: Account, tiers: Iterable[Iterable[Candidate]], watch: Callable[[str], None]
 ) -> list[tuple[str, np.ndarray, tuple[str, ...]]]:
     """Names, new directions in coordinates of the null space, and leaves; of a group the largest candidate first."""
-    found = []
+    found: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {}
     for tier in tiers:
         parts = []
         for candidate in tier:
             if not account.left:
-                return found
+                break
             watch(f"names: {account.left} of {account.null.shape[1]} null directions are left")
             part = account.part(candidate.rows, candidate.columns)
             if part.coordinates.shape[1]:
@@ -290,8 +286,9 @@ def _named(
             for name, divided, leaves in candidate.named(part):
                 fresh = account.take(divided.coordinates)
                 if fresh.shape[1]:
-                    found.append((name, fresh, leaves))
-    return found
+                    before = found.get(name, (fresh[:, :0], ()))[0]
+                    found[name] = np.hstack([before, fresh]), leaves
+    return [(name, fresh, leaves) for name, (fresh, leaves) in found.items()]
 
 
 def _not_of_leaves(
@@ -301,7 +298,7 @@ def _not_of_leaves(
     family = F.problem.family
     parts = family.parts if isinstance(family, Product) else (family,)
     if rest.shape[1] and any(isinstance(part, Categorical) for part in parts):
-        alike = _moving_outputs(F, rest, close)
+        alike = _moving_outputs(F, rest, close, elsewhere.largest**2)
         if alike.shape[1]:
             yield "changes of all logits alike, which the softmax does not see", alike, 0
             rest = np.linalg.svd(rest - alike @ (alike.T @ rest))[0][:, : rest.shape[1] - alike.shape[1]]
@@ -318,14 +315,14 @@ def _shared(columns: np.ndarray, others: np.ndarray) -> int:
     return int(np.sum(np.linalg.svd(others.T @ columns, compute_uv=False) > 0.5))
 
 
-def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.ndarray:
+def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float, largest: float) -> np.ndarray:
     """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
     problem = F.problem
     gaussian = problem.with_family(Gaussian())
     moved = at_problem(F, gaussian)
     product = np.asarray(moved.mm(jnp.asarray(columns, problem.dtype)))
     values, vectors = np.linalg.eigh(columns.T @ product)
-    return columns @ vectors[:, values > close * float(jnp.sum(diagonal(moved.problem, row_chunks(moved))))]
+    return columns @ vectors[:, values > close * largest]
 
 
 def broken_symmetries(

@@ -145,11 +145,17 @@ def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator
         if len(entries)
     ]
     yield [alone(leaf, leaf.value.reshape(-1, 1), f"scale of {leaf.name}") for leaf in leaves]
-    yield [c for leaf, axis in axes for c in _fixed_pattern(leaf, axis, null)]
+    yield [c for leaf, axis in axes for c in _fixed_pattern(leaf, (axis,), null)]
     yield [alone(leaf, _shift(leaf, axis), f"shift of {leaf.name} along axis {axis}") for leaf, axis in axes]
     yield [
         alone(leaf, _slices(leaf.value, [axis]), f"scale of each slice of {leaf.name} along axis {axis}")
         for leaf, axis in matrices
+    ]
+    yield [
+        c
+        for leaf, axis in matrices
+        if leaf.value.ndim > 2 and leaf.value.size // leaf.value.shape[axis] <= OFFSET
+        for c in _fixed_pattern(leaf, tuple(k for k in range(leaf.value.ndim) if k != axis), null)
     ]
 
 
@@ -174,12 +180,14 @@ def _slices(value: np.ndarray, axes: Sequence[int]) -> Float[np.ndarray, "p n"]:
     return _along(value.shape, axes, value)
 
 
-def _fixed_pattern(leaf: Leaf, axis: int, null: np.ndarray) -> list[Candidate]:
-    """Vectors κ along an axis for which κ ⊗ anything is null: shifts, and what is multiplied by a space not filled."""
-    length = leaf.value.shape[axis]
+def _fixed_pattern(leaf: Leaf, axes: tuple[int, ...], null: np.ndarray) -> list[Candidate]:
+    """Vectors κ along some axes for which κ ⊗ anything is null: shifts, and what meets a space that is not filled."""
+    shape = leaf.value.shape
+    rest = [k for k in range(len(shape)) if k not in axes]
+    length = math.prod(shape[k] for k in axes)
     others = leaf.value.size // length
-    part = null[leaf.start : leaf.start + leaf.value.size].reshape(*leaf.value.shape, -1)
-    flat = np.moveaxis(part, axis, 0).reshape(length, -1)
+    part = null[leaf.start : leaf.start + leaf.value.size].reshape(*shape, -1)
+    flat = part.transpose(*axes, *rest, len(shape)).reshape(length, -1)
     values, vectors = np.linalg.eigh(flat @ flat.T)
     kappa = vectors[:, values > others - 0.01]
     if not kappa.shape[1]:
@@ -187,16 +195,18 @@ def _fixed_pattern(leaf: Leaf, axis: int, null: np.ndarray) -> list[Candidate]:
     projector = kappa @ kappa.T
     inside = projector > 1e-6 / len(projector)
     blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
-    rest = [k for k in range(leaf.value.ndim) if k != axis]
-    shape = [1 if k in rest else length for k in range(leaf.value.ndim)]
-    columns = [_along(leaf.value.shape, rest, np.broadcast_to(v.reshape(shape), leaf.value.shape)) for v in kappa.T]
+    wide = [n if k in axes else 1 for k, n in enumerate(shape)]
+    columns = [_along(shape, rest, np.broadcast_to(v.reshape(wide), shape)) for v in kappa.T]
+    where = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
     if kappa.shape[1] == length:
         name = f"any change of {leaf.name}"
-    elif np.allclose(projector, blocks, atol=1e-3):
+    elif len(axes) == 1 and np.allclose(projector, blocks, atol=1e-3):
         groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
-        name = f"shift of {leaf.name} along axis {axis}{groups}"
+        name = f"shift of {leaf.name} along {where}{groups}"
+    elif others == 1:  # any null direction of a vector would be such a pattern
+        return []
     else:
-        name = f"{counted(kappa.shape[1], 'fixed pattern')} along axis {axis} of {leaf.name}"
+        name = f"{counted(kappa.shape[1], 'fixed pattern')} along {where} of {leaf.name}"
     return [Candidate(leaf.entries, np.hstack(columns), _one(name, [leaf.name]))]
 
 
@@ -242,9 +252,8 @@ class _Columns:
         """Entries, and the directions on them."""
         used = sorted({k for k, _ in self.blocks})
         rows = np.concatenate([self.leaves[k].entries for k in used])
-        starts = dict(
-            zip(used, itertools.accumulate((self.leaves[k].value.size for k in used), initial=0), strict=False)
-        )
+        edges = itertools.accumulate((self.leaves[k].value.size for k in used), initial=0)
+        starts = dict(zip(used, edges, strict=False))
         found = np.zeros((len(rows), self.count))
         at = 0
         for k, columns in self.blocks:

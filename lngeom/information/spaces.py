@@ -3,9 +3,9 @@
 Read from the traced program alone. An *atom* is an axis of the program that several variables share: a sum, a product
 or a contraction makes two axes one, and a reshape divides an axis into factors. A *cut* is a set of variables that are
 linear in each other along an atom: sums, views, averages over positions, products with what is constant along it. A
-kernel that is contracted with a variable reads the variable's cut, and writes to that of the product; a bias or a table
-writes; a gain stands between two cuts. A nonlinear function entry by entry, or a product, joins cuts to a *chain*, along
-which entries can still be rescaled.
+kernel that is contracted with a variable reads the variable's cut, and writes to that of the product. A bias or a table
+writes; a gain stands between two cuts. A nonlinear function entry by entry, or a product, joins cuts to a *chain*,
+along which entries can still be rescaled.
 
 Whether anything can be moved along such a space without a change of the outputs is not known here.
 """
@@ -92,9 +92,9 @@ def find_spaces(function: Callable[[PyTree, PyTree], Any], params: PyTree, input
     """The spaces of a function of parameters and inputs (shapes alone matter)."""
     closed = jax.make_jaxpr(function)(params, inputs)
     program = _Flat()
-    leaves = program.run(closed.jaxpr, [program.new(v.aval.shape) for v in closed.jaxpr.invars])[0]
-    leaves = leaves[: len(jax.tree.leaves(params))]
-    return _Reader(program, leaves).spaces()
+    given = [program.new(v.aval.shape) for v in closed.jaxpr.invars]
+    program.run(closed.jaxpr, given)
+    return _Reader(program, given[: len(jax.tree.leaves(params))]).spaces()
 
 
 class _Flat:
@@ -116,8 +116,8 @@ class _Flat:
         if a is not None:
             self.add("identity", [a], [b])
 
-    def run(self, jaxpr: Any, given: Sequence[Var | None]) -> tuple[list[Var | None], list[Var | None]]:
-        """Appends the steps of a program; returns what it is given, and its results."""
+    def run(self, jaxpr: Any, given: Sequence[Var | None]) -> list[Var | None]:
+        """Appends the steps of a program; returns its results."""
         known: dict[Any, Var | None] = dict(zip(jaxpr.invars, given, strict=True))
         known |= {v: self.new(v.aval.shape) for v in jaxpr.constvars}
 
@@ -130,7 +130,7 @@ class _Flat:
             known |= dict(zip(equation.outvars, results, strict=True))
             if not self._written_out(equation, operands, results):
                 self.steps.append(Step(equation.primitive.name, equation.params, tuple(operands), tuple(results)))
-        return list(given), [number(v) for v in jaxpr.outvars]
+        return [number(v) for v in jaxpr.outvars]
 
     def _written_out(self, equation: Any, operands: list[Var | None], results: list[Var]) -> bool:
         name, params, programs = equation.primitive.name, equation.params, inner_programs(equation)
@@ -145,10 +145,10 @@ class _Flat:
             self._loop(body, consts, carry, [], results)
         elif name == "cond":
             for program in programs:
-                for a, b in zip(self.run(program, operands[1:])[1], results, strict=True):
+                for a, b in zip(self.run(program, operands[1:]), results, strict=True):
                     self.same(a, b)
         elif len(programs[0].invars) == len(operands) and len(programs[0].outvars) == len(results):
-            for a, b in zip(self.run(programs[0], operands)[1], results, strict=True):
+            for a, b in zip(self.run(programs[0], operands), results, strict=True):
                 self.same(a, b)
         else:
             return False
@@ -158,7 +158,7 @@ class _Flat:
         inside = [self.new(v.aval.shape) for v in body.invars[len(consts) : len(consts) + len(carry)]]
         for a, b in zip(carry, inside, strict=True):
             self.same(a, b)
-        found = self.run(body, [*consts, *inside, *rows])[1]
+        found = self.run(body, [*consts, *inside, *rows])
         for a, b, c in zip(found, inside, results, strict=False):
             self.same(a, b)
             self.same(a, c)
@@ -375,7 +375,7 @@ class _Reader:
                 self._write(v, out, "offset")
 
     def _contraction(self, step: Step, out: Var) -> None:
-        (contracted, batch), (a, b) = step.params["dimension_numbers"], step.inputs
+        (contracted, _), (a, b) = step.params["dimension_numbers"], step.inputs
         if a is None or b is None:
             return
         sides = ((a, contracted[0]), (b, contracted[1]))
@@ -414,8 +414,7 @@ class _Reader:
             return
         leaf = self.views[kernel]
         own = set(self.labels(self.leaves[leaf]))
-        _, (_, channels, *_), (_, column, *_) = step.params["dimension_numbers"]
-        (_, feature, *_), _, _ = step.params["dimension_numbers"]
+        (_, feature, *_), _, (_, column, *_) = step.params["dimension_numbers"]
         for atom in own & set(self.atoms.resolved(self._of((x, [feature])))):
             self.members.add((leaf, atom, (x, atom), True, "kernel"))
         for atom in own & set(self.atoms.resolved(self._of((out, [column])))):
