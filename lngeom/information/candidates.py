@@ -288,33 +288,33 @@ class _OfProgram:
 
     def rescalings(self) -> Iterator[Candidate]:
         """Units of a chain: slices of everything that writes, reads or multiplies there, each by a number."""
-        chains: dict[tuple[int, int], set[int]] = defaultdict(set)
+        chains: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
         for member in self.spaces.members:
-            chains[member.atom, self.spaces.chains[member.cut]].add(member.leaf)
+            chains[member.atom, self.spaces.chains[member.cut]].add((member.leaf, member.slot))
         for gain in self.spaces.gains:
+            slot = slots(self.spaces.labels[gain.leaf], gain.atom)[0]
             for cut in (gain.before, gain.after):
-                chains[gain.atom, self.spaces.chains[cut]].add(gain.leaf)
+                chains[gain.atom, self.spaces.chains[cut]].add((gain.leaf, slot))
         for atom, batch, members in self._finest(chains):
             units = self._size([atom, *batch])
             columns = _Columns(self.leaves)
-            for leaf in sorted(members):
-                labels = self.spaces.labels[leaf]
-                for place in slots(labels, atom):
-                    # the unit's number counts the atom within each index of the batch
-                    axes = [*(slots(labels, a)[0] for a in batch), place]
-                    marks = ((unit, leaf) for unit in range(units))
-                    columns.add(leaf, _slices(self.values[leaf], axes), marks)
+            for leaf, slot in sorted(members):
+                # the unit's number counts the atom within each index of the batch
+                axes = [*(slots(self.spaces.labels[leaf], a)[0] for a in batch), slot]
+                columns.add(leaf, _slices(self.values[leaf], axes), ((unit, leaf) for unit in range(units)))
             if columns.fits:
                 yield self._units(columns, units)
 
-    def _finest(self, chains: Mapping[tuple[int, int], set[int]]) -> list[tuple[int, list[int], set[int]]]:
-        """Chains with their atom, batch and leaves; without those whose leaves all have units that are finer."""
-        found = [(atom, self._batch(members, atom), members) for (atom, _), members in sorted(chains.items())]
+    def _finest(
+        self, chains: Mapping[tuple[int, int], set[tuple[int, int]]]
+    ) -> list[tuple[int, list[int], set[tuple[int, int]]]]:
+        """Chains with their atom, batch and members; without those whose leaves all have units that are finer."""
+        found = [(a, self._batch({leaf for leaf, _ in ms}, a), ms) for (a, _), ms in sorted(chains.items())]
 
         def finer(leaf: int, atom: int) -> bool:
-            return any(leaf in members and atom in batch for _, batch, members in found)
+            return any(atom in batch and any(leaf == k for k, _ in members) for _, batch, members in found)
 
-        return [item for item in found if not all(finer(leaf, item[0]) for leaf in item[2])]
+        return [item for item in found if not all(finer(leaf, item[0]) for leaf, _ in item[2])]
 
     def _units(self, columns: _Columns, count: int) -> Candidate:
         units, members = np.array(columns.marks).T
@@ -347,15 +347,14 @@ class _OfProgram:
         gains = {(g.atom, g.after): g for g in self.spaces.gains}
         for member in self.spaces.members:
             labels, leaf = self.spaces.labels[member.leaf], member.leaf
-            place = slots(labels, member.atom)
-            rest = [k for k in range(len(labels)) if k not in place]
-            if not member.reads or len(place) != 1 or self._size(labels[k] for k in rest) > OFFSET:
+            rest = [k for k in range(len(labels)) if k != member.slot]
+            if not member.reads or self._size(labels[k] for k in rest) > OFFSET:
                 continue
             gain = gains.get((member.atom, member.cut))
             along = np.ones(self.spaces.sizes[member.atom])
             if gain is not None and self.values[gain.leaf].ndim == 1 and np.all(self.values[gain.leaf]):
                 along = self.values[gain.leaf] ** -gain.power
-            pattern = np.expand_dims(along, [k for k in range(len(labels)) if k not in place])
+            pattern = np.expand_dims(along, rest)
             block = _along(self.values[leaf].shape, rest, np.broadcast_to(pattern, self.values[leaf].shape))
             columns.add(leaf, block, [leaf] * block.shape[1])
         if not columns.fits:
@@ -437,16 +436,12 @@ class _OfProgram:
     def _turned(self, member: Member, generators: Float[np.ndarray, "c n n"]) -> Float[np.ndarray, "c p"]:
         """Changes of a leaf: v ↦ vX along an axis of a writer, v ↦ −Xv along that of a reader."""
         value = self.values[member.leaf]
-        total = np.zeros((len(generators), value.size))
-        for place in slots(self.spaces.labels[member.leaf], member.atom):
-            moved = np.moveaxis(value, place, -1)
-            changes = (
-                -np.einsum("...j,cij->c...i", moved, generators)
-                if member.reads
-                else moved @ _wide(generators, moved.ndim)
-            )
-            total += np.moveaxis(changes, -1, place + 1).reshape(len(generators), -1)
-        return total
+        moved = np.moveaxis(value, member.slot, -1)
+        if member.reads:
+            changes = -np.einsum("...j,cij->c...i", moved, generators)
+        else:
+            changes = moved @ _wide(generators, moved.ndim)
+        return np.moveaxis(changes, -1, member.slot + 1).reshape(len(generators), -1)
 
     def bases(self) -> Iterator[Candidate]:
         """Changes of basis of spaces with one axis, each cut by a matrix of its own."""
@@ -467,12 +462,19 @@ class _OfProgram:
                     turned = self._turned(member, generators)
                     which = _along(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
                     columns[k, :, :, leaf.start : leaf.start + leaf.value.size] += which.T[:, None] * turned[None]
-            columns = columns.reshape(-1, size)
+            columns = np.concatenate([columns.reshape(-1, size), *self._residual(members, size)])
             rows = np.flatnonzero(columns.any(0))
             names = sorted({self.leaves[m.leaf].name for m in members})
             groups = f" in each of {copies} groups" if copies > 1 else ""
             name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}"
             yield Candidate(rows, columns[:, rows].T, _one(name, names))
+
+    def _residual(self, members: Sequence[Member], size: int) -> Iterator[Float[np.ndarray, "c P"]]:
+        """Changes of the kernels that read a space and write to it, beside which a residual path is the identity."""
+        reading = {m.leaf for m in members if m.reads}
+        for leaf in sorted(reading & {m.leaf for m in members if not m.reads}):
+            if self.leaves[leaf].value.size <= OFFSET:
+                yield np.eye(size)[self.leaves[leaf].entries]
 
 
 def _wide(generators: np.ndarray, ndim: int) -> np.ndarray:

@@ -46,6 +46,7 @@ class Member(NamedTuple):
     Attributes:
         leaf: its number.
         atom: number of the atom.
+        slot: place of the atom among the leaf's.
         cut: number of the cut.
         reads: whether it is contracted with the cut's variables; else what it makes is added to them.
         enters: "kernel", "table" or "offset".
@@ -53,6 +54,7 @@ class Member(NamedTuple):
 
     leaf: int
     atom: int
+    slot: int
     cut: int
     reads: bool
     enters: str
@@ -247,7 +249,10 @@ class _Reader:
         self.cuts, self.joined = _Union(), _Union()
         self.constant: dict[Var, set[int]] = {}
         self.views: dict[Var, int] = {v: k for k, v in enumerate(leaves)}
-        self.members: set[tuple[int, int, tuple, bool, str]] = set()
+        self.members: set[tuple[int, int, int, tuple, bool, str]] = set()
+        self.order = {
+            v: tuple(range(len(self.labels(v)))) for v in leaves
+        }  # of a view's atoms, where they are its leaf's
         self.gains: set[tuple[int, int, tuple, tuple, int]] = set()
         self.tables: set[int] = set()
         self.scaled: set[Var] = set()  # views of a leaf that are multiplied by values of the data
@@ -268,7 +273,7 @@ class _Reader:
             self.joined.join(cut(a), cut(b))
         names: dict[Any, int] = {}
         number = lambda node: names.setdefault(cut(node), len(names))  # noqa: E731
-        members = {Member(k, a, number(n), reads, kind) for k, a, n, reads, kind in self.members}
+        members = {Member(k, a, slot, number(n), reads, kind) for k, a, slot, n, reads, kind in self.members}
         gains = {Gain(k, a, number(n), number(m), power) for k, a, n, m, power in self.gains}
         chain: dict[Any, int] = {}
         chains = {i: chain.setdefault(self._chain(node), len(chain)) for node, i in names.items()}
@@ -286,10 +291,26 @@ class _Reader:
 
     def _write(self, v: Var, out: Var, kind: str) -> None:
         """A leaf is added to the variables of a cut, along its atoms that the result has."""
-        leaf = self.views[v]
-        own = set(self.labels(self.leaves[leaf]))
-        for atom in own & set(self.labels(out)):
-            self.members.add((leaf, atom, (out, atom), False, "kernel" if v in self.scaled else kind))
+        self._add(v, self.labels(v), (), out, False, "kernel" if v in self.scaled else kind)
+
+    def _add(
+        self, v: Var, atoms: Sequence[int], axes: Sequence[int], at: Var, reads: bool, kind: str = "kernel"
+    ) -> None:
+        """Adds a view's leaf as a member of the cuts of a variable, along atoms of some axes of the view (all if none).
+
+        An atom that the leaf has twice is taken at the place where the view has it.
+        """
+        leaf, there, place = self.views[v], set(self.labels(at)), 0
+        own = self.labels(self.leaves[leaf])
+        for axis, parts in enumerate(self.axes[v]):
+            for atom in self.atoms.resolved(parts):
+                known = self.order.get(v)
+                slots = [known[place]] if known is not None else [k for k, a in enumerate(own) if a == atom]
+                place += 1
+                if atom in atoms and atom in there and (not axes or axis in axes):
+                    for slot in slots:
+                        if own[slot] == atom:
+                            self.members.add((leaf, atom, slot, (at, atom), reads, kind))
 
     def _read(self, step: Step) -> None:
         name, outs = step.name, step.outputs
@@ -332,8 +353,22 @@ class _Reader:
     def _view(self, step: Step, v: Var, out: Var) -> None:
         if v in self.views and step.name not in {"stack", "cumsum"}:
             self._follow(v, out)
+            self._place(step, v, out)
         else:
             self._link(v, out)
+
+    def _place(self, step: Step, v: Var, out: Var) -> None:
+        """Where the atoms of a view are in its leaf, as long as it has the leaf's and no others."""
+        known, before, after = self.order.get(v), self.labels(v), self.labels(out)
+        if known is None:
+            return
+        if step.name == "transpose":
+            edges = [0]
+            for parts in self.axes[v]:
+                edges.append(edges[-1] + len(self.atoms.resolved(parts)))
+            self.order[out] = tuple(known[i] for k in step.params["permutation"] for i in range(edges[k], edges[k + 1]))
+        elif before == after:
+            self.order[out] = known
 
     def _follow(self, v: Var, out: Var) -> None:
         self.views[out] = self.views[v]
@@ -347,6 +382,7 @@ class _Reader:
             assert v is not None
             if v in self.views and not (step.name == "div" and a is None):
                 self._follow(v, out)
+                self._place(step, v, out)
             else:
                 self._link(v, out, linear=not (step.name == "div" and a is None))
             return
@@ -381,18 +417,16 @@ class _Reader:
         sides = ((a, contracted[0]), (b, contracted[1]))
         for (v, mine), (w, theirs) in (sides, sides[::-1]):
             inside = self.atoms.resolved(self._of((v, mine)))
+            others = [k for k in range(len(self.axes[v])) if k not in mine]
             if v in self.views and (w not in self.views or v == b):
-                leaf = self.views[v]
-                own = set(self.labels(self.leaves[leaf]))
                 if w in self.views:
                     self._writer_itself(w)
-                for atom in own & set(inside):
-                    self.members.add((leaf, atom, (w, atom), True, "kernel"))
-                for atom in (own & set(self.labels(out))) - set(inside):
-                    self.members.add((leaf, atom, (out, atom), False, "kernel"))
+                self._add(v, inside, mine, w, True)
+                if others:
+                    self._add(v, self.labels(v), others, out, False)
             elif v in self.views:
-                for atom in set(self.labels(self.leaves[self.views[v]])) & set(self.labels(out)):
-                    self.members.add((self.views[v], atom, (out, atom), False, "kernel"))
+                if others:
+                    self._add(v, self.labels(v), others, out, False)
             else:
                 self._link(v, out, [x for x in self.labels(v) if x not in inside])
                 if w not in self.views:  # a bilinear form of two spaces
@@ -401,9 +435,7 @@ class _Reader:
 
     def _writer_itself(self, v: Var) -> None:
         """A leaf that is a variable too, which another leaf is contracted with."""
-        leaf = self.views[v]
-        for atom in self.labels(self.leaves[leaf]):
-            self.members.add((leaf, atom, (v, atom), False, "kernel"))
+        self._add(v, self.labels(v), (), v, False)
 
     def _convolution(self, step: Step, out: Var) -> None:
         x, kernel = step.inputs[:2]
@@ -412,13 +444,9 @@ class _Reader:
         self._link(x, out)
         if kernel not in self.views:
             return
-        leaf = self.views[kernel]
-        own = set(self.labels(self.leaves[leaf]))
-        (_, feature, *_), _, (_, column, *_) = step.params["dimension_numbers"]
-        for atom in own & set(self.atoms.resolved(self._of((x, [feature])))):
-            self.members.add((leaf, atom, (x, atom), True, "kernel"))
-        for atom in own & set(self.atoms.resolved(self._of((out, [column])))):
-            self.members.add((leaf, atom, (out, atom), False, "kernel"))
+        (_, feature, *_), (last, first, *_), (_, column, *_) = step.params["dimension_numbers"]
+        self._add(kernel, self.atoms.resolved(self._of((x, [feature]))), [first], x, True)
+        self._add(kernel, self.atoms.resolved(self._of((out, [column]))), [last], out, False)
 
     def _constancy(self, step: Step, given: list[Var]) -> None:
         """Atoms along which a result is constant: those that a broadcast makes, as long as no other operand varies."""
