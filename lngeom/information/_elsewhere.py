@@ -51,22 +51,19 @@ class Elsewhere:
         """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
         return np.sqrt(np.maximum(forms(self.operator, self.problem, columns), 0)) / self.largest
 
-    def count_seen(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[int | None]:
-        """Of each family of orthonormal null directions, how many are not null at the other inputs.
+    def seen_of(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[Float[np.ndarray, "P j"] | None]:
+        """Of each family of orthonormal null directions, those that are not null at the other inputs (see `seen`).
 
         One random direction of a family is null there only where all are. None where the outputs are not finite.
         """
         if not families:
             return []
         rng = np.random.default_rng(1)
-        probes = [columns @ _unit(rng, columns.shape[1]) for columns in families]
-        sizes = self._sizes(np.stack(probes, 1))
-        found: list[int | None] = []
+        sizes = self._sizes(np.stack([columns @ _unit(rng, columns.shape[1]) for columns in families], 1))
+        found: list[np.ndarray | None] = []
         for columns, size in zip(families, sizes, strict=True):
-            if not np.isfinite(size):
-                found.append(None)
-            else:
-                found.append(0 if size < 10 * close else self.seen(columns, close).shape[1])
+            hidden = columns[:, :0] if size < 10 * close else self.seen(columns, close)
+            found.append(hidden if np.isfinite(size) else None)
         return found
 
     def seen(self, columns: Float[np.ndarray, "P m"], close: float) -> Float[np.ndarray, "P j"]:

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -235,22 +235,19 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         close = float(jnp.finfo(problem.dtype).eps) ** 0.4
         account = Account(null, close)
         named = _named(account, itertools.chain(first, _candidates_of(F, null, close)), watch)
-        columns = [null @ coordinates for _, coordinates, _ in named]
         watch("names: other data")
         elsewhere = Elsewhere(F, math.sqrt(nullspace.largest))
-        due = elsewhere.count_seen(columns, close)
+        found = list(_at_other_data(elsewhere, named, null, close))
         rest = null @ account.rest()
         if rest.shape[1]:
             watch("names: what is left")
-        for name, found, data in _not_of_leaves(F, rest, elsewhere, close):
-            named.append((name, account.take(null.T @ found), ()))
-            columns.append(null @ named[-1][1])
-            due.append(data)
+            for name, columns, data in _not_of_leaves(F, rest, elsewhere, close):
+                fresh = null @ account.take(null.T @ columns)
+                found.append((name, fresh, data and fresh.shape[1], ()))
         doubtful = np.asarray(nullspace.uncertain, np.float64)
         directions = tuple(
-            Direction(name, found.shape[1], _shared(found, doubtful), data, leaves)
-            for (name, _, leaves), found, data in zip(named, columns, due, strict=True)
-            if found.shape[1]
+            Direction(name, sum(c.shape[1] for c in columns), _shared(np.hstack(columns), doubtful), data, leaves)
+            for name, columns, data, leaves in _together(found)
         )
         watch("names: symmetries that an epsilon breaks")
         broken = tuple(b for b, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v), largest=nullspace.largest))
@@ -291,6 +288,38 @@ def _named(
     return [(name, fresh, leaves) for name, (fresh, leaves) in found.items()]
 
 
+Found = tuple[str, np.ndarray, int | None, tuple[str, ...]]
+"""Name, orthonormal null directions, how many of them are due to the data, leaves."""
+
+
+def _at_other_data(elsewhere: Elsewhere, named: Sequence[tuple], null: np.ndarray, close: float) -> Iterator[Found]:
+    """The same directions with what is due to the data: of changes of several leaves that has no name of a symmetry."""
+    families = [null @ coordinates for _, coordinates, _ in named]
+    hidden = []
+    for (name, _, leaves), columns, seen in zip(named, families, elsewhere.seen_of(families, close), strict=True):
+        if seen is None or not seen.shape[1] or len(leaves) == 1:
+            yield name, columns, None if seen is None else seen.shape[1], leaves
+        else:
+            hidden.append(seen)
+            yield name, columns @ scipy.linalg.null_space(seen.T @ columns), 0, leaves
+    for columns in hidden:
+        yield _unshown(elsewhere), columns, columns.shape[1], ()
+
+
+def _unshown(elsewhere: Elsewhere) -> str:
+    return f"directions that these inputs do not show ({elsewhere.described()})"
+
+
+def _together(found: Iterable[Found]) -> list[tuple[str, list[np.ndarray], int | None, tuple[str, ...]]]:
+    """Directions of one name together; none without a dimension."""
+    rows: dict[str, tuple[str, list[np.ndarray], int | None, tuple[str, ...]]] = {}
+    for name, columns, data, leaves in found:
+        if columns.shape[1]:
+            _, before, due, _ = rows.get(name, (name, [], 0, leaves))
+            rows[name] = name, [*before, columns], None if data is None or due is None else due + data, leaves
+    return list(rows.values())
+
+
 def _not_of_leaves(
     F: AbstractFisher, rest: np.ndarray, elsewhere: Elsewhere, close: float
 ) -> Iterator[tuple[str, np.ndarray, int | None]]:
@@ -305,7 +334,7 @@ def _not_of_leaves(
     if rest.shape[1]:
         seen = elsewhere.seen(rest, close)
         if seen.shape[1]:
-            yield f"directions that these inputs do not show ({elsewhere.described()})", seen, seen.shape[1]
+            yield _unshown(elsewhere), seen, seen.shape[1]
 
 
 def _shared(columns: np.ndarray, others: np.ndarray) -> int:

@@ -278,9 +278,14 @@ class _OfProgram:
         ]
 
     def _batch(self, leaves: Iterable[int], atom: int) -> list[int]:
-        """Atoms that all of some leaves have beside one: each of its indices has a space of its own."""
-        shared = [set(self.spaces.labels[k]) for k in leaves]
-        common = set.intersection(*shared) - {atom}
+        """Atoms that all of some leaves have beside one in the same variables: each index has a space of its own."""
+
+        def beside(leaf: int) -> set[int]:
+            uses = {m.reads for m in self.spaces.members if (m.leaf, m.atom) == (leaf, atom)}
+            others = {m.atom for m in self.spaces.members if m.leaf == leaf and m.reads not in uses} if uses else set()
+            return set(self.spaces.labels[leaf]) - others
+
+        common = set.intersection(*map(beside, leaves)) - {atom}
         return sorted(a for a in common if all(len(slots(self.spaces.labels[k], a)) == 1 for k in leaves))
 
     def _size(self, atoms: Iterable[int]) -> int:
@@ -309,12 +314,16 @@ class _OfProgram:
         self, chains: Mapping[tuple[int, int], set[tuple[int, int]]]
     ) -> list[tuple[int, list[int], set[tuple[int, int]]]]:
         """Chains with their atom, batch and members; without those whose leaves all have units that are finer."""
-        found = [(a, self._batch({leaf for leaf, _ in ms}, a), ms) for (a, _), ms in sorted(chains.items())]
+        found: dict[Any, tuple[int, list[int], set[tuple[int, int]]]] = {}
+        for (atom, _), members in sorted(chains.items()):
+            leaves = {leaf for leaf, _ in members}
+            batch = self._batch(leaves, atom)
+            found.setdefault((frozenset([atom, *batch]), frozenset(leaves)), (atom, batch, members))
 
-        def finer(leaf: int, atom: int) -> bool:
-            return any(atom in batch and any(leaf == k for k, _ in members) for _, batch, members in found)
+        def finer(leaf: int, atom: int, batch: list[int]) -> bool:
+            return any({atom, *batch} < atoms and leaf in leaves for atoms, leaves in found)
 
-        return [item for item in found if not all(finer(leaf, item[0]) for leaf, _ in item[2])]
+        return [item for item in found.values() if not all(finer(leaf, item[0], item[1]) for leaf, _ in item[2])]
 
     def _units(self, columns: _Columns, count: int) -> Candidate:
         units, members = np.array(columns.marks).T
@@ -332,18 +341,7 @@ class _OfProgram:
 
     def offsets(self) -> Iterator[Candidate]:
         """What adds constants to spaces: biases, tables, and rows of kernels along what a norm's gain leaves fixed."""
-        columns = _Columns(self.leaves)
-        seen = set()
-        for member in self.spaces.members:
-            leaf = member.leaf
-            if member.enters == "kernel" or leaf in seen:
-                continue
-            seen.add(leaf)
-            shape = self.values[leaf].shape
-            whole = member.enters == "offset" and self.leaves[leaf].value.size <= OFFSET
-            place = slots(self.spaces.labels[leaf], member.atom)
-            block = np.eye(self.leaves[leaf].value.size) if whole else _along(shape, place)
-            columns.add(leaf, block, [leaf] * block.shape[1])
+        columns = _Columns(self.leaves)  # those first are divided first: rows of kernels, then what is used first
         gains = {(g.atom, g.after): g for g in self.spaces.gains}
         for member in self.spaces.members:
             labels, leaf = self.spaces.labels[member.leaf], member.leaf
@@ -356,6 +354,17 @@ class _OfProgram:
                 along = self.values[gain.leaf] ** -gain.power
             pattern = np.expand_dims(along, rest)
             block = _along(self.values[leaf].shape, rest, np.broadcast_to(pattern, self.values[leaf].shape))
+            columns.add(leaf, block, [leaf] * block.shape[1])
+        seen = set()
+        for member in sorted(self.spaces.members, key=lambda m: self.spaces.first.index(m.leaf)):
+            leaf = member.leaf
+            if member.enters == "kernel" or leaf in seen:
+                continue
+            seen.add(leaf)
+            shape = self.values[leaf].shape
+            whole = member.enters == "offset" and self.leaves[leaf].value.size <= OFFSET
+            place = slots(self.spaces.labels[leaf], member.atom)
+            block = np.eye(self.leaves[leaf].value.size) if whole else _along(shape, place)
             columns.add(leaf, block, [leaf] * block.shape[1])
         if not columns.fits:
             return

@@ -79,7 +79,7 @@ class Spaces(NamedTuple):
         members: kernels, tables and offsets, once each.
         gains: gains, once each.
         chains: of each cut the number of its chain.
-        tables: leaves that are read at rows which the data name.
+        first: leaves that are members, by their first use.
     """
 
     labels: tuple[tuple[int, ...], ...]
@@ -87,7 +87,7 @@ class Spaces(NamedTuple):
     members: tuple[Member, ...]
     gains: tuple[Gain, ...]
     chains: dict[int, int]
-    tables: frozenset[int]
+    first: tuple[int, ...]
 
 
 def find_spaces(function: Callable[[PyTree, PyTree], Any], params: PyTree, inputs: PyTree) -> Spaces:
@@ -254,7 +254,7 @@ class _Reader:
             v: tuple(range(len(self.labels(v)))) for v in leaves
         }  # of a view's atoms, where they are its leaf's
         self.gains: set[tuple[int, int, tuple, tuple, int]] = set()
-        self.tables: set[int] = set()
+        self.first: dict[int, None] = {}
         self.scaled: set[Var] = set()  # views of a leaf that are multiplied by values of the data
 
     def _of(self, where: tuple[Var, Sequence[int]]) -> list[int]:
@@ -279,7 +279,7 @@ class _Reader:
         chains = {i: chain.setdefault(self._chain(node), len(chain)) for node, i in names.items()}
         sizes = {a: self.atoms.sizes[a] for leaf in self.leaves for a in self.labels(leaf)}
         labels = tuple(tuple(self.labels(leaf)) for leaf in self.leaves)
-        return Spaces(labels, sizes, tuple(sorted(members)), tuple(sorted(gains)), chains, frozenset(self.tables))
+        return Spaces(labels, sizes, tuple(sorted(members)), tuple(sorted(gains)), chains, tuple(self.first))
 
     def _chain(self, node: Any) -> Any:
         return self.joined.find(self.cuts.find(node))
@@ -301,6 +301,7 @@ class _Reader:
         An atom that the leaf has twice is taken at the place where the view has it.
         """
         leaf, there, place = self.views[v], set(self.labels(at)), 0
+        self.first.setdefault(leaf)
         own = self.labels(self.leaves[leaf])
         for axis, parts in enumerate(self.axes[v]):
             for atom in self.atoms.resolved(parts):
@@ -333,7 +334,6 @@ class _Reader:
         elif name == "conv_general_dilated":
             self._convolution(step, out)
         elif name in {"gather", "dynamic_slice", "dynamic_index_in_dim"} and given[0] in self.views:
-            self.tables.add(self.views[given[0]])
             self._write(given[0], out, "table")
         else:
             linear = name in {"reduce_sum", "cumsum", "gather", "dynamic_slice", "reduce_window_sum"}
