@@ -453,30 +453,40 @@ class _OfProgram:
         return np.moveaxis(changes, -1, member.slot + 1).reshape(len(generators), -1)
 
     def bases(self) -> Iterator[Candidate]:
-        """Changes of basis of spaces with one axis, each cut by a matrix of its own."""
+        """Changes of basis of a cut, and of two that are contracted with each other: q X and k Y with X Yᵀ = 1."""
+        forms = self.spaces.forms
+        paired = {(atom, cut) for atom, *cuts in forms for cut in cuts}
         for atom, cuts in sorted(self._cuts().items()):
-            members = [m for ms in cuts.values() for m in ms]
-            batch = self._batch({m.leaf for m in members}, atom)
-            n, copies = self.spaces.sizes[atom], self._size(batch)
-            if n < 2 or len(cuts) * copies * n * n > COLUMNS:
-                continue
-            generators = np.eye(n * n).reshape(n * n, n, n)
-            size = sum(leaf.value.size for leaf in self.leaves)
-            if len(cuts) * copies * n * n * size > NUMBERS:
-                continue
-            columns = np.zeros((len(cuts), copies, n * n, size))
-            for k, (_, group) in enumerate(sorted(cuts.items())):
-                for member in group:
-                    leaf, labels = self.leaves[member.leaf], self.spaces.labels[member.leaf]
-                    turned = self._turned(member, generators)
-                    which = _along(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
-                    columns[k, :, :, leaf.start : leaf.start + leaf.value.size] += which.T[:, None] * turned[None]
-            columns = np.concatenate([columns.reshape(-1, size), *self._residual(members, size)])
-            rows = np.flatnonzero(columns.any(0))
-            names = sorted({self.leaves[m.leaf].name for m in members})
-            groups = f" in each of {copies} groups" if copies > 1 else ""
-            name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}"
-            yield Candidate(rows, columns[:, rows].T, _one(name, names))
+            for cut in sorted(cuts):
+                if (atom, cut) not in paired:
+                    yield from self._bases(atom, [(cuts[cut], 1)])
+            for a, b in (pair for other, *pair in forms if other == atom):
+                yield from self._bases(atom, [(cuts.get(a, []), 1), (cuts.get(b, []), -1)])
+
+    def _bases(self, atom: int, sides: list[tuple[list[Member], int]]) -> Iterator[Candidate]:
+        """Every matrix X in each group of the first side, and −Xᵀ of the second."""
+        members = [m for side, _ in sides for m in side]
+        if len({m.leaf for m in members}) < 2 and len({m.reads for m in members}) < 2:
+            return
+        batch = self._batch({m.leaf for m in members}, atom)
+        n, copies, size = self.spaces.sizes[atom], self._size(batch), sum(leaf.value.size for leaf in self.leaves)
+        count = copies * n * n
+        if n < 2 or count > COLUMNS or count * size > NUMBERS:
+            return
+        generators = np.eye(n * n).reshape(n * n, n, n)
+        columns = np.zeros((copies, n * n, size))
+        for side, sign in sides:
+            for member in side:
+                leaf, labels = self.leaves[member.leaf], self.spaces.labels[member.leaf]
+                turned = self._turned(member, generators if sign > 0 else -generators.transpose(0, 2, 1))
+                which = _along(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
+                columns[:, :, leaf.start : leaf.start + leaf.value.size] += which.T[:, None] * turned[None]
+        together = np.concatenate([columns.reshape(-1, size), *self._residual(members, size)])
+        rows = np.flatnonzero(together.any(0))
+        names = sorted({self.leaves[m.leaf].name for m in members})
+        groups = f" in each of {copies} groups" if copies > 1 else ""
+        name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}"
+        yield Candidate(rows, together[:, rows].T, _one(name, names))
 
     def _residual(self, members: Sequence[Member], size: int) -> Iterator[Float[np.ndarray, "c P"]]:
         """Changes of the kernels that read a space and write to it, beside which a residual path is the identity."""

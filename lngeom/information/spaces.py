@@ -78,6 +78,7 @@ class Spaces(NamedTuple):
         sizes: of each atom.
         members: kernels, tables and offsets, once each.
         gains: gains, once each.
+        forms: atom and cuts of variables that are contracted with each other.
         chains: of each cut the number of its chain.
         first: leaves that are members, by their first use.
     """
@@ -86,6 +87,7 @@ class Spaces(NamedTuple):
     sizes: dict[int, int]
     members: tuple[Member, ...]
     gains: tuple[Gain, ...]
+    forms: tuple[tuple[int, int, int], ...]
     chains: dict[int, int]
     first: tuple[int, ...]
 
@@ -254,6 +256,7 @@ class _Reader:
             v: tuple(range(len(self.labels(v)))) for v in leaves
         }  # of a view's atoms, where they are its leaf's
         self.gains: set[tuple[int, int, tuple, tuple, int]] = set()
+        self.forms: set[tuple[int, tuple, tuple]] = set()
         self.first: dict[int, None] = {}
         self.scaled: set[Var] = set()  # views of a leaf that are multiplied by values of the data
 
@@ -275,11 +278,14 @@ class _Reader:
         number = lambda node: names.setdefault(cut(node), len(names))  # noqa: E731
         members = {Member(k, a, slot, number(n), reads, kind) for k, a, slot, n, reads, kind in self.members}
         gains = {Gain(k, a, number(n), number(m), power) for k, a, n, m, power in self.gains}
+        forms = {(a, *sorted((number(n), number(m)))) for a, n, m in self.forms if number(n) != number(m)}
         chain: dict[Any, int] = {}
         chains = {i: chain.setdefault(self._chain(node), len(chain)) for node, i in names.items()}
         sizes = {a: self.atoms.sizes[a] for leaf in self.leaves for a in self.labels(leaf)}
         labels = tuple(tuple(self.labels(leaf)) for leaf in self.leaves)
-        return Spaces(labels, sizes, tuple(sorted(members)), tuple(sorted(gains)), chains, tuple(self.first))
+        return Spaces(
+            labels, sizes, tuple(sorted(members)), tuple(sorted(gains)), tuple(sorted(forms)), chains, tuple(self.first)
+        )
 
     def _chain(self, node: Any) -> Any:
         return self.joined.find(self.cuts.find(node))
@@ -432,6 +438,7 @@ class _Reader:
                 if w not in self.views:  # a bilinear form of two spaces
                     for x, y in zip(inside, self.atoms.resolved(self._of((w, theirs))), strict=False):
                         self.joined.join((v, x), (w, y))
+                        self.forms.add((x, (v, x), (w, y)))
 
     def _writer_itself(self, v: Var) -> None:
         """A leaf that is a variable too, which another leaf is contracted with."""
