@@ -234,7 +234,7 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         null = np.linalg.qr(np.asarray(nullspace.basis, np.float64))[0]
         close = float(jnp.finfo(problem.dtype).eps) ** 0.4
         account = Account(null, close)
-        named = _named(account, itertools.chain(first, _candidates_of(F, null, close)), watch)
+        named = _named(account, itertools.chain(first, _candidates_of(F, account)), watch)
         watch("names: other data")
         elsewhere = Elsewhere(F, math.sqrt(nullspace.largest))
         found = list(_at_other_data(elsewhere, named, null, close))
@@ -257,12 +257,13 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         return Description(directions, unexplained, broken, tuple(lie), others)
 
 
-def _candidates_of(F: AbstractFisher, null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
+def _candidates_of(F: AbstractFisher, account: Account) -> Iterator[Iterable[Candidate]]:
     problem = F.problem
     values = zip(leaf_slices(problem.params).items(), jax.tree.leaves(problem.params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
     spaces = find_spaces(problem.outputs, problem.params, problem.inputs)
-    return candidates(leaves, null, close, spaces if fits(spaces, [leaf.value.size for leaf in leaves]) else None)
+    readable = fits(spaces, [leaf.value.size for leaf in leaves])
+    return candidates(leaves, account, spaces if readable else None)
 
 
 def _named(

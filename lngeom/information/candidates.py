@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 
-from lngeom._core.subspaces import Part, by_unit
+from lngeom._core.subspaces import ALONE, Account, Part, by_unit
 from lngeom._core.text import counted
 from lngeom.information.spaces import Gain, Member, Spaces, slots
 
@@ -29,6 +30,9 @@ NUMBERS = 2**27
 
 OFFSET = 600
 """Entries up to which every entry of an added leaf is an offset of its own; of a larger one, those of its last axis."""
+
+PAIRS = 400
+"""Most pairs of axes that are tried where the program names nothing."""
 
 SHARED = 6
 """Leaves beyond which a space is looked at as one that turns before it is looked at as one of any basis."""
@@ -106,18 +110,15 @@ def _moves(rows: np.ndarray, start: int, size: int) -> bool:
     return bool(np.any((rows >= start) & (rows < start + size)))
 
 
-def candidates(
-    leaves: list[Leaf], null: np.ndarray, close: float, spaces: Spaces | None
-) -> Iterator[Iterable[Candidate]]:
+def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> Iterator[Iterable[Candidate]]:
     """Candidates in groups, the simplest first; within a group, that which explains most is to be taken first.
 
     Args:
         leaves: all leaves, in order.
-        null: orthonormal columns of the null space, in which patterns along an axis are looked for.
-        close: sine of the angle to the null space up to which a direction is null.
+        account: of the null space, in which patterns along an axis are looked for.
         spaces: of the program; None where it cannot be read.
     """
-    yield from _of_one_leaf(leaves, null, close)
+    yield from _of_one_leaf(leaves, account.null, account.close)
     if spaces is not None:
         of_program = _OfProgram(leaves, spaces)
         yield of_program.rescalings()
@@ -128,6 +129,7 @@ def candidates(
         yield of_program.rotations(shared=False)
     else:
         yield [_scales(leaves)]
+    yield _of_two_leaves(leaves, account)
 
 
 def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
@@ -157,6 +159,43 @@ def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator
         if leaf.value.ndim > 2 and leaf.value.size // leaf.value.shape[axis] <= OFFSET
         for c in _fixed_pattern(leaf, tuple(k for k in range(leaf.value.ndim) if k != axis), null)
     ]
+
+
+def _of_two_leaves(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
+    """Units of one number in two leaves that have directions without a name: slices and joints cut a program's axes."""
+    rest = account.null @ account.rest()
+    open_ = [leaf for leaf in leaves if np.max(np.abs(rest[leaf.entries]), initial=0) > ALONE]
+    axes = [(leaf, axis) for leaf in open_ for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
+    pairs = [
+        (a, b)
+        for a, b in itertools.combinations(axes, 2)
+        if a[0] is not b[0] and a[0].value.shape[a[1]] == b[0].value.shape[b[1]]
+    ]
+    for (a, i), (b, j) in pairs[:PAIRS]:
+        n = a.value.shape[i]
+        blocks = _slices(a.value, [i]), _slices(b.value, [j])
+        rows = np.concatenate([a.entries, b.entries])
+        units, members = np.tile(np.arange(n), 2), np.repeat([0, 1], n)
+        yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n))
+
+
+def _named_units(
+    leaves: Sequence[Leaf], units: np.ndarray, members: np.ndarray, count: int
+) -> Callable[[Part], Iterator[Named]]:
+    """Names of rescalings, where the unit and the number of the leaf are known of each column."""
+
+    def named(part: Part) -> Iterator[Named]:
+        for found, moved, chosen in by_unit(part, units, members):
+            if all(leaves[k].value.size == count for k in chosen):
+                continue  # any change of vectors scales their entries
+            names = [leaves[k].name for k in chosen]
+            which = counted(count, "unit")
+            if len(moved) < count:
+                which = f"unit{'s' if len(moved) > 1 else ''} {_numbers(moved)} (of {count})"
+            where = f"between {' and '.join(names)}" if len(names) > 1 else f"of {names[0]}"
+            yield f"rescaling of {which} {where}", found, tuple(names)
+
+    return named
 
 
 def _along(shape: Sequence[int], axes: Sequence[int], pattern: np.ndarray | None = None) -> Float[np.ndarray, "p m"]:
@@ -308,7 +347,8 @@ class _OfProgram:
                 axes = [*(slots(self.spaces.labels[leaf], a)[0] for a in batch), slot]
                 columns.add(leaf, _slices(self.values[leaf], axes), ((unit, leaf) for unit in range(units)))
             if columns.fits:
-                yield self._units(columns, units)
+                unit_of, leaf_of = np.array(columns.marks).T
+                yield Candidate(*columns.assembled(), _named_units(self.leaves, unit_of, leaf_of, units))
 
     def _finest(
         self, chains: Mapping[tuple[int, int], set[tuple[int, int]]]
@@ -324,20 +364,6 @@ class _OfProgram:
             return any({atom, *batch} < atoms and leaf in leaves for atoms, leaves in found)
 
         return [item for item in found.values() if not all(finer(leaf, item[0], item[1]) for leaf, _ in item[2])]
-
-    def _units(self, columns: _Columns, count: int) -> Candidate:
-        units, members = np.array(columns.marks).T
-
-        def named(part: Part) -> Iterator[Named]:
-            for found, moved, leaves in by_unit(part, units, members):
-                names = [self.leaves[k].name for k in leaves]
-                which = counted(count, "unit")
-                if len(moved) < count:
-                    which = f"unit{'s' if len(moved) > 1 else ''} {_numbers(moved)} (of {count})"
-                where = f"between {' and '.join(names)}" if len(names) > 1 else f"of {names[0]}"
-                yield f"rescaling of {which} {where}", found, tuple(names)
-
-        return Candidate(*columns.assembled(), named)
 
     def offsets(self) -> Iterator[Candidate]:
         """What adds constants to spaces: biases, tables, and rows of kernels along what a norm's gain leaves fixed."""

@@ -283,9 +283,8 @@ class _Reader:
         chains = {i: chain.setdefault(self._chain(node), len(chain)) for node, i in names.items()}
         sizes = {a: self.atoms.sizes[a] for leaf in self.leaves for a in self.labels(leaf)}
         labels = tuple(tuple(self.labels(leaf)) for leaf in self.leaves)
-        return Spaces(
-            labels, sizes, tuple(sorted(members)), tuple(sorted(gains)), tuple(sorted(forms)), chains, tuple(self.first)
-        )
+        found = tuple(sorted(members)), tuple(sorted(gains)), tuple(sorted(forms))
+        return Spaces(labels, sizes, *found, chains, tuple(self.first))
 
     def _chain(self, node: Any) -> Any:
         return self.joined.find(self.cuts.find(node))
