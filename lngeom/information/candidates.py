@@ -450,7 +450,8 @@ class _OfProgram:
                 gains[gain.before].append((1, gain))
                 gains[gain.after].append((-1, gain))
         found: dict[int, np.ndarray] = {}
-        for first in cuts:
+        behind = {gain.after for gain in self.spaces.gains if gain.atom == atom}
+        for first in sorted(cuts, key=lambda cut: (cut in behind, cut)):  # rotations are those before the gains
             if first in found:
                 continue
             found[first] = np.ones(self.spaces.sizes[atom])

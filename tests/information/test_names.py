@@ -40,6 +40,24 @@ def test_rotations_are_named_as_far_as_gains_are_equal(gain, rotations):
     assert all(d.leaves == ("read", "write") and d.data == 0 for d in named)
 
 
+def test_unequal_gains_that_only_linear_maps_read_leave_all_rotations():
+    """Two norms of one stream, each with its own gain: readers turn in the scale of theirs."""
+
+    def apply(p, x):
+        h = x @ p["write"]
+        n = h / jnp.sqrt(jnp.mean(h**2, -1, keepdims=True) + 0.1)
+        h = h + jnp.tanh((n * p["gain"][None]) @ p["read"]) @ p["back"]
+        n = h / jnp.sqrt(jnp.mean(h**2, -1, keepdims=True) + 0.1)
+        return (n * p["last"][None]) @ p["head"]
+
+    params = {"write": normal(0, 4, 3), "gain": normal(1, 3), "read": normal(2, 3, 6), "back": normal(3, 6, 3)}
+    params |= {"last": normal(4, 3), "head": normal(5, 3, 4)}
+    found = described(apply, params, normal(6, 80, 4))
+    (turns,) = [d for d in found.directions if d.name.startswith("rotations of the 3 coordinates")]
+    assert (turns.dimension, turns.leaves) == (3, ("back", "head", "read", "write"))
+    assert found.unexplained == 0
+
+
 def test_a_gain_is_rescaled_against_all_its_readers_and_a_bias_is_taken_up_by_theirs():
     def apply(p, x):
         centred = x - jnp.mean(x, -1, keepdims=True)
