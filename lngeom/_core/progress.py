@@ -16,6 +16,17 @@ _watching = threading.local()
 
 
 @contextmanager
+def shown_elsewhere() -> Iterator[None]:
+    """In its block `watched` shows nothing: something else shows what is done."""
+    before = getattr(_watching, "on", False)
+    _watching.on = True
+    try:
+        yield
+    finally:
+        _watching.on = before
+
+
+@contextmanager
 def watched() -> Iterator[Callable[[str], None]]:
     """Yields a function that sets the stage; after `QUIET` seconds stages and the time are shown on a terminal.
 
@@ -39,11 +50,10 @@ def watched() -> Iterator[Callable[[str], None]]:
         sys.stderr.flush()
 
     thread = threading.Thread(target=show, daemon=True)
-    _watching.on = True
     thread.start()
     try:
-        yield lambda stage: stages.__setitem__(0, stage)
+        with shown_elsewhere():
+            yield lambda stage: stages.__setitem__(0, stage)
     finally:
-        _watching.on = False
         ended.set()
         thread.join()
