@@ -126,6 +126,7 @@ def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> I
         yield of_program.offsets()
         yield of_program.rotations(shared=True)
         yield of_program.bases()
+        yield of_program.residuals()
         yield of_program.rotations(shared=False)
     else:
         yield [_scales(leaves)]
@@ -508,19 +509,39 @@ class _OfProgram:
                 turned = self._turned(member, generators if sign > 0 else -generators.transpose(0, 2, 1))
                 which = _along(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
                 columns[:, :, leaf.start : leaf.start + leaf.value.size] += which.T[:, None] * turned[None]
-        together = np.concatenate([columns.reshape(-1, size), *self._residual(members, size)])
+        together = columns.reshape(-1, size)
         rows = np.flatnonzero(together.any(0))
         names = sorted({self.leaves[m.leaf].name for m in members})
         groups = f" in each of {copies} groups" if copies > 1 else ""
         name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}"
         yield Candidate(rows, together[:, rows].T, _one(name, names))
 
-    def _residual(self, members: Sequence[Member], size: int) -> Iterator[Float[np.ndarray, "c P"]]:
-        """Changes of the kernels that read a space and write to it, beside which a residual path is the identity."""
-        reading = {m.leaf for m in members if m.reads}
-        for leaf in sorted(reading & {m.leaf for m in members if not m.reads}):
-            if self.leaves[leaf].value.size <= OFFSET:
-                yield np.eye(size)[self.leaves[leaf].entries]
+    def residuals(self) -> Iterator[Candidate]:
+        """Kernels beside a residual path, x + x W, against what writes x: each changes by matrices of its own."""
+        for atom, cuts in sorted(self._cuts().items()):
+            for members in cuts.values():
+                beside = {m.leaf for m in members if m.reads} & {m.leaf for m in members if not m.reads}
+                n = self.spaces.sizes[atom]
+                writers = [m for m in members if not m.reads and m.leaf not in beside]
+                if not beside or any(self.leaves[k].value.size > OFFSET for k in beside) or n * n > OFFSET:
+                    continue
+                columns = _Columns(self.leaves)
+                for leaf in sorted(beside):
+                    columns.add(leaf, np.eye(self.leaves[leaf].value.size), [leaf] * self.leaves[leaf].value.size)
+                for member in writers:
+                    turned = self._turned(member, np.eye(n * n).reshape(n * n, n, n)).T
+                    columns.add(member.leaf, turned, [member.leaf] * n * n)
+                if columns.fits:
+                    yield Candidate(*columns.assembled(), self._beside(np.array(columns.marks), n))
+
+    def _beside(self, leaf_of: np.ndarray, n: int) -> Callable[[Part], Iterator[Named]]:
+        def named(part: Part) -> Iterator[Named]:
+            for found, _, moved in by_unit(part, np.zeros(len(leaf_of), int), leaf_of):
+                names = [self.leaves[k].name for k in moved]
+                if len(names) > 1:
+                    yield f"change of basis of {counted(n, 'unit')} between {_listed(names)}", found, tuple(names)
+
+        return named
 
 
 def _wide(generators: np.ndarray, ndim: int) -> np.ndarray:
