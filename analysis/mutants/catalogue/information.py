@@ -57,7 +57,10 @@ MEASURED = Source(
     ("nullspace.ln_eps", "text.riemannian", "nullspace.ln"),
     ("tests/information/test_nullspace_measured.py", "tests/information/test_nullspace.py"),
 )
-SUBSPACES = Source("information", "_core/subspaces.py", MEASURED.claims, MEASURED.tests)
+NAMES = ("tests/information/test_names.py",)
+SUBSPACES = Source("information", "_core/subspaces.py", MEASURED.claims, (*NAMES, *MEASURED.tests))
+SPACES = Source("information", "information/candidates.py", MEASURED.claims, NAMES)
+ELSEWHERE = Source("information", "information/_elsewhere.py", MEASURED.claims, NAMES)
 PROBLEM = Source("information", "information/_problem.py", EXACT, ROUTES)
 
 MUTANTS = (
@@ -573,9 +576,27 @@ MUTANTS = (
     ),
     SUBSPACES(
         "null-part-threshold",
-        "chosen = vectors[:, 1 - cosines < close**2]",
-        "chosen = vectors[:, 1 - cosines < 0.5**2]",
+        "chosen = vectors[:, 1 - squares < self.close**2]",
+        "chosen = vectors[:, 1 - squares < 0.5**2]",
         "directions half outside the null space are named",
+    ),
+    SPACES(
+        "reader-turns-as-writer",
+        'changes = -np.einsum("...j,cij->c...i", moved, generators)',
+        'changes = np.einsum("...j,cij->c...i", moved, generators)',
+        "readers turn with the writers, not against them",
+    ),
+    SPACES(
+        "turn-without-gain",
+        "generators = turn * d[None, None, :] / d[None, :, None]",
+        "generators = turn",
+        "readers behind a gain do not turn in its scale",
+    ),
+    ELSEWHERE(
+        "other-data-the-same",
+        "inputs = jax.tree.map(lambda leaf: _drawn(leaf, rng), given.inputs)",
+        "inputs = given.inputs",
+        "what the data hide is taken for a symmetry",
     ),
     MEASURED(
         "scale-form-at-origin",
@@ -591,8 +612,8 @@ MUTANTS = (
     ),
     MEASURED(
         "residual-of-form",
-        "residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest",
-        "residual = float(np.max(np.asarray(forms, np.float64))) / largest",
+        "residual = float(np.sqrt(np.max(forms(F, F.problem, np.asarray(basis))))) / largest",
+        "residual = float(np.max(forms(F, F.problem, np.asarray(basis)))) / largest",
         "residual of the null space without its root",
     ),
     PROBLEM(
