@@ -136,6 +136,7 @@ def test_a_part_of_a_null_space_is_what_lies_in_it():
     account, rows = Account(null, 1e-6), np.arange(9)
     other = np.random.default_rng(1).normal(size=(9, 2))
     assert account.part(rows, other).coordinates.shape[1] == 0
+    assert account.part(rows, null[:, :1] + 0.1 * other[:, :1]).coordinates.shape[1] == 0
     mixed = np.hstack([other, other[:, :1] + null[:, :1]])
     assert account.part(rows, mixed).coordinates.shape[1] == 1
     part = account.part(rows, np.hstack([null[:, :2], other]))
