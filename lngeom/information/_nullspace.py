@@ -324,18 +324,19 @@ def _together(found: Iterable[Found]) -> list[tuple[str, list[np.ndarray], int |
 def _not_of_leaves(
     F: AbstractFisher, rest: np.ndarray, elsewhere: Elsewhere, close: float
 ) -> Iterator[tuple[str, np.ndarray, int | None]]:
-    """What the family hides, and what the data hide, of directions without another name; orthonormal columns."""
+    """What the data hide, and what the family hides, of directions without another name; orthonormal columns."""
+    if not rest.shape[1]:
+        return
+    seen = elsewhere.seen(rest, close)
+    if seen.shape[1]:
+        yield _unshown(elsewhere), seen, seen.shape[1]
+        rest = rest @ scipy.linalg.null_space(seen.T @ rest)
     family = F.problem.family
     parts = family.parts if isinstance(family, Product) else (family,)
     if rest.shape[1] and any(isinstance(part, Categorical) for part in parts):
         alike = _moving_outputs(F, rest, close, elsewhere.largest**2)
         if alike.shape[1]:
             yield "changes of all logits alike, which the softmax does not see", alike, 0
-            rest = np.linalg.svd(rest - alike @ (alike.T @ rest))[0][:, : rest.shape[1] - alike.shape[1]]
-    if rest.shape[1]:
-        seen = elsewhere.seen(rest, close)
-        if seen.shape[1]:
-            yield _unshown(elsewhere), seen, seen.shape[1]
 
 
 def _shared(columns: np.ndarray, others: np.ndarray) -> int:
