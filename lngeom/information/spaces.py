@@ -278,7 +278,8 @@ class _Reader:
         number = lambda node: names.setdefault(cut(node), len(names))  # noqa: E731
         members = {Member(k, a, slot, number(n), reads, kind) for k, a, slot, n, reads, kind in self.members}
         gains = {Gain(k, a, number(n), number(m), power) for k, a, n, m, power in self.gains}
-        forms = {(a, *sorted((number(n), number(m)))) for a, n, m in self.forms if number(n) != number(m)}
+        pairs = [(a, number(n), number(m)) for a, n, m in self.forms]
+        forms = {(a, min(n, m), max(n, m)) for a, n, m in pairs if n != m}
         chain: dict[Any, int] = {}
         chains = {i: chain.setdefault(self._chain(node), len(chain)) for node, i in names.items()}
         sizes = {a: self.atoms.sizes[a] for leaf in self.leaves for a in self.labels(leaf)}
