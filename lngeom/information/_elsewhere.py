@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms
@@ -72,14 +72,18 @@ class Elsewhere:
         if m == 1:
             sizes = self._sizes(columns)
             return columns if sizes[0] >= 10 * close else columns[:, :0]
-        gram = np.asarray(self._gram(jnp.asarray(columns, self.problem.dtype)), np.float64)
+        gram = self._gram(columns.astype(self.problem.dtype))
         values, vectors = np.linalg.eigh(gram) if np.all(np.isfinite(gram)) else (np.zeros(m), np.eye(m))
         return columns @ vectors[:, np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close]
 
-    def _gram(self, columns: Float[Array, "P m"]) -> Float[Array, "m m"]:
+    def _gram(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "m m"]:
         """Vᵀ F V at the other inputs."""
-        image = products(self.problem, product_chunks(self.operator), columns, self.operator.plan.batch)
-        return columns.T @ image
+        at, batch = product_chunks(self.operator), min(AT_A_TIME, self.operator.plan.batch)
+        count = columns.shape[1]
+        padded = np.pad(columns, ((0, 0), (0, -count % AT_A_TIME)))  # one program for all numbers of columns
+        parts = np.split(padded, padded.shape[1] // AT_A_TIME, 1)
+        image = [np.asarray(products(self.problem, at, jnp.asarray(some), batch), np.float64) for some in parts]
+        return columns.T @ np.hstack(image)[:, :count]
 
     def described(self) -> str:
         """What the given inputs are like."""

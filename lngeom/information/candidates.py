@@ -444,7 +444,10 @@ class _OfProgram:
             yield Candidate(rows, columns[:, rows].T, _one(name, names))
 
     def _scales_of(self, atom: int, cuts: Mapping[int, Any]) -> dict[int, np.ndarray] | None:
-        """The product of the gains between a first cut and each other one; None if a gain has a zero."""
+        """The product of the gains between a first cut and each other one; None if a gain has a zero.
+
+        None too where something else than gains is between two cuts.
+        """
         gains: dict[int, list[tuple[int, Gain]]] = defaultdict(list)
         for gain in self.spaces.gains:
             if gain.atom == atom:
@@ -455,6 +458,8 @@ class _OfProgram:
         for first in sorted(cuts, key=lambda cut: (cut in behind, cut)):  # rotations are those before the gains
             if first in found:
                 continue
+            if found:
+                return None
             found[first] = np.ones(self.spaces.sizes[atom])
             waiting = [first]
             while waiting:
@@ -481,17 +486,25 @@ class _OfProgram:
         return np.moveaxis(changes, -1, member.slot + 1).reshape(len(generators), -1)
 
     def bases(self) -> Iterator[Candidate]:
-        """Changes of basis of a cut, and of two that are contracted with each other: q X and k Y with X Yᵀ = 1."""
+        """Changes of basis of a cut, and of two that are contracted with each other: q X and k Y with X Yᵀ = 1.
+
+        And of all cuts of a chain by one matrix: units whose function stays linear, as ReLU of what is positive.
+        """
         forms = self.spaces.forms
         paired = {(atom, cut) for atom, *cuts in forms for cut in cuts}
         for atom, cuts in sorted(self._cuts().items()):
             for cut in sorted(cuts):
                 if (atom, cut) not in paired:
                     yield from self._bases(atom, [(cuts[cut], 1)])
+            for chain in sorted({self.spaces.chains[cut] for cut in cuts}):
+                chained = [cut for cut in cuts if self.spaces.chains[cut] == chain]
+                if len(chained) > 1 and not any((atom, cut) in paired for cut in chained):
+                    together = [m for cut in chained for m in cuts[cut]]
+                    yield from self._bases(atom, [(together, 1)], " where the function between is linear")
             for a, b in (pair for other, *pair in forms if other == atom):
                 yield from self._bases(atom, [(cuts.get(a, []), 1), (cuts.get(b, []), -1)])
 
-    def _bases(self, atom: int, sides: list[tuple[list[Member], int]]) -> Iterator[Candidate]:
+    def _bases(self, atom: int, sides: list[tuple[list[Member], int]], where: str = "") -> Iterator[Candidate]:
         """Every matrix X in each group of the first side, and −Xᵀ of the second."""
         members = [m for side, _ in sides for m in side]
         if len({m.leaf for m in members}) < 2 and len({m.reads for m in members}) < 2:
@@ -513,7 +526,7 @@ class _OfProgram:
         rows = np.flatnonzero(together.any(0))
         names = sorted({self.leaves[m.leaf].name for m in members})
         groups = f" in each of {copies} groups" if copies > 1 else ""
-        name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}"
+        name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}{where}"
         yield Candidate(rows, together[:, rows].T, _one(name, names))
 
     def residuals(self) -> Iterator[Candidate]:
