@@ -16,6 +16,9 @@ from jaxtyping import Float
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms
 
+DRAWS = 20
+"""Most draws of other inputs, which stop once another one sees no further direction."""
+
 AT_A_TIME = 8
 """Directions whose forms are computed in one call: one program does for any number."""
 
@@ -42,10 +45,13 @@ class Elsewhere:
 
     def __init__(self, F: AbstractFisher, largest: float):
         self.operator, self.largest = F, largest
-        rng = np.random.default_rng(0)
-        given = F.problem
+        self.problem = self._at(0)
+
+    def _at(self, draw: int) -> Problem:
+        rng = np.random.default_rng(draw)
+        given = self.operator.problem
         inputs = jax.tree.map(lambda leaf: _drawn(leaf, rng), given.inputs)
-        self.problem: Problem = replace(given, inputs=inputs, scores=None)
+        return replace(given, inputs=inputs, scores=None)
 
     def _sizes(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
         """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
@@ -72,17 +78,24 @@ class Elsewhere:
         if m == 1:
             sizes = self._sizes(columns)
             return columns if sizes[0] >= 10 * close else columns[:, :0]
-        gram = self._gram(columns.astype(self.problem.dtype))
-        values, vectors = np.linalg.eigh(gram) if np.all(np.isfinite(gram)) else (np.zeros(m), np.eye(m))
-        return columns @ vectors[:, np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close]
+        gram, found = np.zeros((m, m)), np.zeros((m, 0))
+        for draw in range(DRAWS):  # so many samples see no more than so many directions
+            gram += self._gram(columns.astype(self.problem.dtype), self._at(draw) if draw else self.problem)
+            if not np.all(np.isfinite(gram)):
+                break
+            values, vectors = np.linalg.eigh(gram)
+            before, found = found, vectors[:, np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close]
+            if found.shape[1] in {before.shape[1], m}:
+                break
+        return columns @ found
 
-    def _gram(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "m m"]:
+    def _gram(self, columns: Float[np.ndarray, "P m"], problem: Problem) -> Float[np.ndarray, "m m"]:
         """Vᵀ F V at the other inputs."""
         at, batch = product_chunks(self.operator), min(AT_A_TIME, self.operator.plan.batch)
         count = columns.shape[1]
         padded = np.pad(columns, ((0, 0), (0, -count % AT_A_TIME)))  # one program for all numbers of columns
         parts = np.split(padded, padded.shape[1] // AT_A_TIME, 1)
-        image = [np.asarray(products(self.problem, at, jnp.asarray(some), batch), np.float64) for some in parts]
+        image = [np.asarray(products(problem, at, jnp.asarray(some), batch), np.float64) for some in parts]
         return columns.T @ np.hstack(image)[:, :count]
 
     def described(self) -> str:
