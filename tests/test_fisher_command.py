@@ -99,7 +99,7 @@ def test_uncertain_directions_are_marked():
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "uncertain: 21 to 32" in text
-    assert "unexplained (1 of them uncertain)" in text
+    assert "that no output depends on (1 of them uncertain)" in text
 
 
 @pytest.mark.thorough
