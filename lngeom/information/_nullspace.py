@@ -24,7 +24,7 @@ import scipy
 from jaxtyping import Array, Float
 
 from lngeom._core.progress import watched
-from lngeom._core.subspaces import Account
+from lngeom._core.subspaces import Account, Part
 from lngeom._core.support import Support, supports
 from lngeom._core.trees import leaf_paths, leaf_rows, leaf_slices
 from lngeom.families import Categorical, Gaussian, Product
@@ -41,6 +41,9 @@ from lngeom.methods.layer import AbstractGroupedNormalizer
 
 if TYPE_CHECKING:  # models that are no transformers do without
     from lngeom.transformers.description import Stack
+
+ALIKE = "changes of all logits alike, which the softmax does not see"
+"""Name of null directions that change outputs."""
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""
@@ -234,14 +237,15 @@ def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] =
         null = np.linalg.qr(np.asarray(nullspace.basis, np.float64))[0]
         close = float(jnp.finfo(problem.dtype).eps) ** 0.4
         account = Account(null, close)
-        named = _named(account, itertools.chain(first, _candidates_of(F, account)), watch)
+        softmax = _Softmax(F, close, nullspace.largest)
+        named = _named(account, itertools.chain(first, _candidates_of(F, account)), softmax, watch)
         watch("names: other data")
         elsewhere = Elsewhere(F, math.sqrt(nullspace.largest))
         found = list(_at_other_data(elsewhere, named, null, close))
         rest = null @ account.rest()
         if rest.shape[1]:
             watch("names: what is left")
-            for name, columns, data in _not_of_leaves(F, rest, elsewhere, close):
+            for name, columns, data in _not_of_leaves(softmax, rest, elsewhere, close):
                 fresh = null @ account.take(null.T @ columns)
                 found.append((name, fresh, data and fresh.shape[1], ()))
         doubtful = np.asarray(nullspace.uncertain, np.float64)
@@ -267,7 +271,7 @@ def _candidates_of(F: AbstractFisher, account: Account) -> Iterator[Iterable[Can
 
 
 def _named(
-    account: Account, tiers: Iterable[Iterable[Candidate]], watch: Callable[[str], None]
+    account: Account, tiers: Iterable[Iterable[Candidate]], softmax: "_Softmax", watch: Callable[[str], None]
 ) -> list[tuple[str, np.ndarray, tuple[str, ...]]]:
     """Names, new directions in coordinates of the null space, and leaves; of a group the largest candidate first."""
     found: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {}
@@ -281,12 +285,25 @@ def _named(
             if part.coordinates.shape[1]:
                 parts.append((candidate, part))
         for candidate, part in sorted(parts, key=lambda item: -item[1].coordinates.shape[1]):
-            for name, divided, leaves in candidate.named(part):
+            for name, divided, leaves in _divided(candidate, part, account.null, softmax):
                 fresh = account.take(divided.coordinates)
                 if fresh.shape[1]:
                     before = found.get(name, (fresh[:, :0], ()))[0]
                     found[name] = np.hstack([before, fresh]), leaves
     return [(name, fresh, leaves) for name, (fresh, leaves) in found.items()]
+
+
+def _divided(
+    candidate: Candidate, part: Part, null: np.ndarray, softmax: "_Softmax"
+) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
+    """The named directions of a part; where no output is to depend on them, those that the softmax hides apart."""
+    alike = part.coordinates.T @ (null.T @ softmax.hides(null @ part.coordinates)) if candidate.unread else None
+    if alike is None or not alike.shape[1]:
+        yield from candidate.named(part)
+        return
+    for _, _, leaves in candidate.named(part):
+        yield ALIKE, part.combined(alike), leaves
+        yield candidate.unread, part.combined(scipy.linalg.null_space(alike.T)), leaves
 
 
 Found = tuple[str, np.ndarray, int | None, tuple[str, ...]]
@@ -322,21 +339,16 @@ def _together(found: Iterable[Found]) -> list[tuple[str, list[np.ndarray], int |
 
 
 def _not_of_leaves(
-    F: AbstractFisher, rest: np.ndarray, elsewhere: Elsewhere, close: float
+    softmax: "_Softmax", rest: np.ndarray, elsewhere: Elsewhere, close: float
 ) -> Iterator[tuple[str, np.ndarray, int | None]]:
     """What the data hide, and what the family hides, of directions without another name; orthonormal columns."""
-    if not rest.shape[1]:
-        return
     seen = elsewhere.seen(rest, close)
     if seen.shape[1]:
         yield _unshown(elsewhere), seen, seen.shape[1]
         rest = rest @ scipy.linalg.null_space(seen.T @ rest)
-    family = F.problem.family
-    parts = family.parts if isinstance(family, Product) else (family,)
-    if rest.shape[1] and any(isinstance(part, Categorical) for part in parts):
-        alike = _moving_outputs(F, rest, close, elsewhere.largest**2)
-        if alike.shape[1]:
-            yield "changes of all logits alike, which the softmax does not see", alike, 0
+    alike = softmax.hides(rest)
+    if alike.shape[1]:
+        yield ALIKE, alike, 0
 
 
 def _shared(columns: np.ndarray, others: np.ndarray) -> int:
@@ -346,11 +358,35 @@ def _shared(columns: np.ndarray, others: np.ndarray) -> int:
     return int(np.sum(np.linalg.svd(others.T @ columns, compute_uv=False) > 0.5))
 
 
-def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float, largest: float) -> np.ndarray:
-    """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
-    moved = F.changed(lambda problem, _: problem.with_family(Gaussian()))
-    values, vectors = np.linalg.eigh(gram(moved, columns))
-    return columns @ vectors[:, values > close * largest]
+class _Softmax:
+    """Null directions that change the outputs: the metric of a categorical family hides them, not the model.
+
+    Args:
+        F: whose null space it is.
+        close: share of the largest eigenvalue up to which outputs do not move.
+        largest: the largest eigenvalue.
+    """
+
+    def __init__(self, F: AbstractFisher, close: float, largest: float):
+        self.given, self.least = F, close * largest
+
+    @functools.cached_property
+    def _moved(self) -> AbstractFisher:
+        """With the metric of a Gaussian family, vᵀFv is the mean square of the change of the outputs."""
+        return self.given.changed(lambda problem, _: problem.with_family(Gaussian()))
+
+    def hides(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P j"]:
+        """Those of orthonormal null directions that change the outputs."""
+        family = self.given.problem.family
+        parts = family.parts if isinstance(family, Product) else (family,)
+        m = columns.shape[1]
+        if not m or not any(isinstance(part, Categorical) for part in parts):
+            return columns[:, :0]
+        one = columns @ np.random.default_rng(0).normal(size=(m, 1))
+        if forms(self._moved, one)[0] <= self.least:  # the form of one direction shows whether there are any
+            return columns[:, :0]
+        values, vectors = np.linalg.eigh(gram(self._moved, columns))
+        return columns @ vectors[:, values > self.least]
 
 
 def broken_symmetries(

@@ -61,11 +61,13 @@ class Candidate(NamedTuple):
         rows: entries of the ravelled vector in which they lie.
         columns: the directions on these entries.
         named: what divides their null part, and names it.
+        unread: name of those that move no output, where `named` says that none of them does; else empty.
     """
 
     rows: np.ndarray
     columns: Float[np.ndarray, "r m"]
     named: Callable[[Part], Iterator[Named]]
+    unread: str = ""
 
 
 def _one(name: str, leaves: Sequence[str]) -> Callable[[Part], Iterator[Named]]:
@@ -123,6 +125,7 @@ def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> I
         of_program = _OfProgram(leaves, spaces)
         yield of_program.rescalings()
         yield [_scales(leaves)]
+        yield of_program.trades()
         yield of_program.offsets()
         yield of_program.rotations(shared=True)
         yield of_program.bases()
@@ -137,13 +140,18 @@ def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator
     axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
     matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
 
-    def alone(leaf: Leaf, columns: np.ndarray, name: str) -> Candidate:
-        return Candidate(leaf.entries, columns, _one(name, [leaf.name]))
+    def alone(leaf: Leaf, columns: np.ndarray, name: str, unread: str = "") -> Candidate:
+        return Candidate(leaf.entries, columns, _one(name, [leaf.name]), unread)
 
     inside = 1 - np.sum(np.square(null), 1) < close**2  # entries that are null directions themselves
     unused = ((leaf, np.flatnonzero(inside[leaf.entries])) for leaf in leaves)
     yield [
-        alone(leaf, np.eye(leaf.value.size)[:, entries], f"entries of {leaf.name} that no output depends on")
+        alone(
+            leaf,
+            np.eye(leaf.value.size)[:, entries],
+            f"entries of {leaf.name} that no output depends on",
+            _unread(leaf),
+        )
         for leaf, entries in unused
         if len(entries)
     ]
@@ -237,9 +245,10 @@ def _fixed_pattern(leaf: Leaf, axes: tuple[int, ...], null: np.ndarray) -> list[
     blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
     wide = [n if k in axes else 1 for k, n in enumerate(shape)]
     columns = [_along(shape, rest, np.broadcast_to(v.reshape(wide), shape)) for v in kappa.T]
+    unread = ""
     where = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
     if kappa.shape[1] == length:
-        name = f"any change of {leaf.name}"
+        name, unread = f"any change of {leaf.name}", _unread(leaf)
     elif len(axes) == 1 and np.allclose(projector, blocks, atol=1e-3):
         groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
         name = f"shift of {leaf.name} along {where}{groups}"
@@ -247,7 +256,11 @@ def _fixed_pattern(leaf: Leaf, axes: tuple[int, ...], null: np.ndarray) -> list[
         return []
     else:
         name = f"{counted(kappa.shape[1], 'fixed pattern')} along {where} of {leaf.name}"
-    return [Candidate(leaf.entries, np.hstack(columns), _one(name, [leaf.name]))]
+    return [Candidate(leaf.entries, np.hstack(columns), _one(name, [leaf.name]), unread)]
+
+
+def _unread(leaf: Leaf) -> str:
+    return f"changes of {leaf.name} that no output depends on"
 
 
 def _scales(leaves: list[Leaf]) -> Candidate:
@@ -365,6 +378,29 @@ class _OfProgram:
             return any({atom, *batch} < atoms and leaf in leaves for atoms, leaves in found)
 
         return [item for item in found.values() if not all(finer(leaf, item[0], item[1]) for leaf, _ in item[2])]
+
+    def trades(self) -> Iterator[Candidate]:
+        """Slices of what writes before a gain, less their mean, each by a number, against the gain's entries.
+
+        Behind a norm that takes the mean out, they are null where the changes leave mean and variance as they are.
+        """
+        for gain in self.spaces.gains:
+            if self.spaces.labels[gain.leaf] != (gain.atom,):
+                continue
+            units = self.spaces.sizes[gain.atom]
+            written = {(m.leaf, m.slot) for m in self.spaces.members if m.cut == gain.before and not m.reads}
+            columns = _Columns(self.leaves)
+            for leaf, slot in sorted(written):
+                value = self.values[leaf]
+                if value.ndim > 1:
+                    columns.add(leaf, _slices(value - value.mean(slot, keepdims=True), [slot]), [leaf] * units)
+            writers = sorted(set(columns.marks))
+            columns.add(gain.leaf, _slices(self.values[gain.leaf], [0]), [gain.leaf] * units)
+            if writers and columns.fits:
+                names = [self.leaves[k].name for k in writers]
+                name = f"trades between centred slices of {_listed(names)} and {self.leaves[gain.leaf].name}"
+                moved = [*names, self.leaves[gain.leaf].name]
+                yield Candidate(*columns.assembled(), _one(f"{name} ({counted(units, 'unit')})", moved))
 
     def offsets(self) -> Iterator[Candidate]:
         """What adds constants to spaces: biases, tables, and rows of kernels along what a norm's gain leaves fixed."""
