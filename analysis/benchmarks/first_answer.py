@@ -1,10 +1,11 @@
 """What a new user waits for, from the import to a described null space: `python -m analysis first_answer`.
 
-Each model runs in a process of its own without a compilation cache. Seconds are of the processor (all threads), which
-other work on the machine changes less than those of a clock; programs are those that XLA compiles.
+Each model runs in a process of its own without a compilation cache. Seconds of the processor (all threads) change less
+than those of a clock where other work is on the machine. Prints one table, and writes `figures/first_answer.json` and,
+as a table, `figures/first_answer.md`. It needs the extra `peers`.
 """
 
-import argparse
+import functools
 import json
 import os
 import subprocess
@@ -19,12 +20,11 @@ MODELS = ("CNN, nnx", "transformer, nnx", "LN MLP, nnx")
 """Names in `analysis.models.small_models`."""
 
 
-def measured(name: str, sizes: dict[str, int]) -> dict[str, Any]:
+def measured(name: str) -> dict[str, Any]:
     """All stages of a model in this process.
 
     Args:
         name: of a model.
-        sizes: passed to the function that makes it.
 
     Returns:
         Seconds of processor and clock, and compiled programs by stage; parameters, nullity, unexplained directions.
@@ -52,7 +52,7 @@ def measured(name: str, sizes: dict[str, int]) -> dict[str, Any]:
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, duration_secs, **_: compiled.__setitem__(0, compiled[0] + ("backend_compile" in event))
     )
-    foreign = KNOWN[name](**sizes)
+    foreign = KNOWN[name]()
     assert foreign.apply is not None
     stage("model")
     F = lg.fisher(foreign.apply, foreign.params, foreign.X, family=foreign.family)
@@ -74,34 +74,48 @@ def measured(name: str, sizes: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def alone(name: str, sizes: dict[str, int]) -> dict[str, Any]:
+def alone(name: str) -> dict[str, Any]:
     """The same in a process of its own."""
     given = [sys.executable, "-W", "ignore", "-m", "analysis.benchmarks.first_answer", "--alone", name]
-    given += ["--sizes", json.dumps(sizes)]
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(given, capture_output=True, text=True, env=environment, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="part of a model's name")
-    parser.add_argument("--alone", help=argparse.SUPPRESS)
-    parser.add_argument("--sizes", type=json.loads, default={}, help='JSON, such as {"samples": 40}')
-    options = parser.parse_args()
-    if options.alone:
-        sys.stdout.write(json.dumps(measured(options.alone, options.sizes)) + "\n")
-        return
-    from rich.console import Console
-    from rich.table import Table
+def _rows(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row a model: seconds of the processor, and in brackets those of a clock and compiled programs."""
+    found = []
+    for name, r in results.items():
+        cells = [f"{cpu:.1f} ({clock:.1f}, {programs})" for cpu, clock, programs in r["stages"].values()]
+        found.append((name, f"{r['parameters']:,}", str(r["nullity"]), str(r["unexplained"]), *cells))
+    return found
 
-    table = Table("model", "P", "null", "unexplained", *STAGES, title="processor seconds (programs compiled)")
-    for name in (m for m in MODELS if options.only in m):
-        found = alone(name, options.sizes)
-        cells = [f"{cpu:.1f} ({programs})" for cpu, _, programs in found["stages"].values()]
-        table.add_row(name, *(str(found[k]) for k in ("parameters", "nullity", "unexplained")), *cells)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+def main() -> None:
+    """Runs the models and writes their results."""
+    if sys.argv[1:2] == ["--alone"]:
+        sys.stdout.write(json.dumps(measured(sys.argv[2])) + "\n")
+        return
+    from analysis.measurements.model_table import ModelTable  # here, since it imports what is timed
+
+    headings = ("model", "P", "null", "unexplained", *STAGES)
+
+    def page(results: dict[str, dict[str, Any]]) -> str:
+        return "\n".join(
+            [
+                "# First answers",
+                "",
+                "Each model in a process of its own, float64, nothing compiled before. Seconds of the processor, all",
+                "threads; in brackets seconds of a clock, and how many programs XLA compiles.",
+                "Written by `python -m analysis first_answer`.",
+                "",
+                *table.markdown(results),
+                "",
+            ]
+        )
+
+    table = ModelTable("first_answer", headings, _rows, page, ("jax", "flax"), 60.0)
+    table.command({name: functools.partial(alone, name) for name in MODELS}, (__doc__ or "").splitlines()[0])
 
 
 if __name__ == "__main__":

@@ -115,6 +115,68 @@ def test_what_the_data_hide_is_marked_and_says_how_many_rows_are_distinct():
     assert found.unexplained == 0
 
 
+def test_null_spaces_of_loaders_and_sums_have_the_names_of_all_data_at_once():
+    params = {"first": normal(0, 4, 5), "second": normal(1, 5, 3)}
+    X = normal(2, 60, 4).at[:, 1].set(0)
+    of = lambda data: lg.fisher(two_layers, params, data, family=GAUSSIAN, check=False)  # noqa: E731
+    loader = [X[:25], X[25:50], X[50:]]
+    for F in (of(loader), of(X[:25]) + of(X[25:])):
+        found = F.nullspace().describe()
+        assert [(d.name, d.dimension, d.data) for d in found.directions] == [
+            ("entries of first that no output depends on", 5, 5)
+        ]
+        assert found.unexplained == 0
+    few = normal(3, 6, 4)
+    found = of([few[:4], few[4:]]).nullspace().describe()
+    assert all(d.data == d.dimension for d in found.directions)
+    assert "directions that these inputs do not show (6 samples)" in dimensions(found)
+    assert found.unexplained == 0
+
+
+def test_in_a_sum_each_part_decides_what_other_data_show():
+    """The first part never reads the second input of its function, and the second's data hide it."""
+    params = {"first": normal(0, 4, 5), "second": normal(1, 5, 3)}
+    of = lambda apply, X: lg.fisher(apply, params, X, family=GAUSSIAN, check=False)  # noqa: E731
+    blind = of(lambda p, x: two_layers(p, x * jnp.asarray([[1.0, 0, 1, 1]])), normal(2, 60, 4))
+    hidden = of(two_layers, normal(3, 60, 4).at[:, 1].set(0))
+    for F, data in ((blind + blind, 0), (blind + hidden, 5)):
+        (direction,) = F.nullspace().describe().directions
+        assert (direction.dimension, direction.data) == (5, data)
+
+
+def test_a_symmetry_that_epsilon_breaks_is_found_in_a_sum_at_two_parameters():
+    def apply(p, x):
+        y = x @ p["weights"]
+        y = y - jnp.mean(y, -1, keepdims=True)
+        return y / jnp.sqrt(jnp.mean(y**2, -1, keepdims=True) + 1e-4) * p["gain"][None]
+
+    X, gain = normal(2, 60, 4), normal(1, 5)
+    at = [{"weights": normal(0, 4, 5), "gain": gain}, {"weights": 1.1 * normal(0, 4, 5), "gain": gain}]
+    F, G = (lg.fisher(apply, params, X, family=GAUSSIAN, check=False) for params in at)
+    (broken,) = (F + G).nullspace().describe().broken
+    assert broken.name == "scale of weights"
+    assert abs(broken.exponent - 2) < 0.1
+
+
+def test_entries_that_only_the_softmax_hides_are_not_said_to_move_no_output():
+    x = normal(0, 40, 2)
+
+    def logits(p, x):
+        return x @ p["w"] + jnp.sum(jnp.sin(p["phases"] * jnp.arange(1.0, 5.0))) * x[:, :1]
+
+    params = {"w": normal(1, 2, 3), "phases": jnp.ones(4)}
+    names = dimensions(described(logits, params, x, lg.families.Categorical()))
+    assert names == {
+        "changes of all logits alike, which the softmax does not see": 1,
+        "changes of phases that no output depends on": 3,
+        "shift of w along axis 1": 2,
+    }
+    assert dimensions(described(lambda p, x: x @ p["w"], params, x, lg.families.Categorical())) == {
+        "entries of phases that no output depends on": 4,
+        "shift of w along axis 1": 2,
+    }
+
+
 def test_an_input_that_is_always_zero_hides_entries_for_these_data_alone():
     params = {"first": normal(0, 4, 5), "second": normal(1, 5, 3)}
     found = described(two_layers, params, normal(2, 60, 4).at[:, 1].set(0))
