@@ -10,14 +10,6 @@ ALONE = 1e-6
 """Share of a unit vector below which it does not move something."""
 
 
-def orthonormal(columns: Float[np.ndarray, "P m"], close: float) -> Float[np.ndarray, "P k"]:
-    """Orthonormal basis of the span of columns, less what is below `close` of its largest singular value."""
-    if not columns.size:
-        return columns[:, :0]
-    u, s, _ = np.linalg.svd(columns, full_matrices=False)
-    return u[:, s > close * s[0]] if s[0] > 0 else u[:, :0]
-
-
 class Part(NamedTuple):
     """The null directions in the span of columns.
 

@@ -127,6 +127,7 @@ def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> I
         yield [_scales(leaves)]
         yield of_program.trades()
         yield of_program.offsets()
+        yield of_program.patterns(account.null)
         yield of_program.rotations(shared=True)
         yield of_program.bases()
         yield of_program.residuals()
@@ -440,6 +441,37 @@ class _OfProgram:
                 yield f"{what}: {_listed(names)}", found, tuple(names)
 
         yield Candidate(*columns.assembled(), named)
+
+    def patterns(self, null: Float[np.ndarray, "P k"]) -> Iterator[Candidate]:
+        """Changes κ ⊗ u of a kernel that its bias takes up: κ has one value on all that the kernel reads."""
+        for member in self.spaces.members:
+            if not member.reads or member.enters != "kernel":
+                continue
+            kernel, slot = member.leaf, member.slot
+            rest = [k for k in range(self.values[kernel].ndim) if k != slot]
+            written = {(m.atom, m.cut) for m in self.spaces.members if m.leaf == kernel and not m.reads}
+            labels = tuple(self.spaces.labels[kernel][k] for k in rest)
+            biases = {
+                m.leaf
+                for m in self.spaces.members
+                if m.enters == "offset" and self.spaces.labels[m.leaf] == labels and (m.atom, m.cut) in written
+            }
+            for bias in sorted(biases) if self._size(labels) <= OFFSET else ():
+                yield from self._taken_up(null, kernel, slot, rest, bias)
+
+    def _taken_up(
+        self, null: Float[np.ndarray, "P k"], kernel: int, slot: int, rest: list[int], bias: int
+    ) -> Iterator[Candidate]:
+        shape, entries = self.values[kernel].shape, [self.leaves[k].entries for k in (kernel, bias)]
+        n, others = shape[slot], self.leaves[bias].value.size
+        part = np.moveaxis(null[entries[0]].reshape(*shape, -1), slot, 0).reshape(n, -1)
+        flat = np.concatenate([part, null[entries[1]].reshape(1, -1)])
+        values, vectors = np.linalg.eigh(flat @ flat.T)
+        for kappa in vectors[:, values > others - 0.01].T:
+            pattern = np.broadcast_to(np.expand_dims(kappa[:n], rest), shape)
+            columns = np.concatenate([_along(shape, rest, pattern), kappa[n] * np.eye(others)])
+            names = sorted(self.leaves[k].name for k in (kernel, bias))
+            yield Candidate(np.concatenate(entries), columns, _one(f"offsets that cancel: {_listed(names)}", names))
 
     def _cuts(self) -> dict[int, dict[int, list[Member]]]:
         """Members of each cut, by atom."""

@@ -74,6 +74,23 @@ def test_a_gain_is_rescaled_against_all_its_readers_and_a_bias_is_taken_up_by_th
     assert found.unexplained == 0
 
 
+def test_a_bias_takes_up_what_a_kernel_adds_where_all_that_it_reads_has_one_value():
+    """Points of five coordinates: along two patterns they are 0, and along another one 1/2."""
+    points = jnp.concatenate([normal(0, 40, 2), jnp.full((40, 1), 0.5), jnp.zeros((40, 2))], 1) @ normal(5, 5, 5)
+
+    def apply(p, tokens):
+        return jnp.cos(points[tokens] @ p["kernel"] + p["bias"][None]) @ p["head"]
+
+    params = {"kernel": normal(1, 5, 2), "bias": normal(2, 2), "head": normal(3, 2, 4)}
+    tokens = jnp.asarray(np.random.default_rng(4).integers(0, 40, 60))
+    found = described(apply, params, tokens)
+    assert dimensions(found) == {
+        "2 fixed patterns along axis 0 of kernel": 4,
+        "offsets that cancel: bias and kernel": 2,
+    }
+    assert found.unexplained == 0
+
+
 def test_channels_are_rescaled_through_relu_pooling_and_flattening():
     def apply(p, x):
         y = jax.lax.conv_general_dilated(x, p["conv"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -119,7 +136,7 @@ def test_null_spaces_of_loaders_and_sums_have_the_names_of_all_data_at_once():
     params = {"first": normal(0, 4, 5), "second": normal(1, 5, 3)}
     X = normal(2, 60, 4).at[:, 1].set(0)
     of = lambda data: lg.fisher(two_layers, params, data, family=GAUSSIAN, check=False)  # noqa: E731
-    loader = [X[:25], X[25:50], X[50:]]
+    loader = lg.Batches([X[:25], X[25:50], X[50:]])
     for F in (of(loader), of(X[:25]) + of(X[25:])):
         found = F.nullspace().describe()
         assert [(d.name, d.dimension, d.data) for d in found.directions] == [
@@ -127,7 +144,7 @@ def test_null_spaces_of_loaders_and_sums_have_the_names_of_all_data_at_once():
         ]
         assert found.unexplained == 0
     few = normal(3, 6, 4)
-    found = of([few[:4], few[4:]]).nullspace().describe()
+    found = of(lg.Batches([few[:4], few[4:]])).nullspace().describe()
     assert all(d.data == d.dimension for d in found.directions)
     assert "directions that these inputs do not show (6 samples)" in dimensions(found)
     assert found.unexplained == 0
