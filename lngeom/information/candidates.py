@@ -34,6 +34,9 @@ OFFSET = 600
 PAIRS = 400
 """Most pairs of axes that are tried where the program names nothing."""
 
+PARTED = 600
+"""Most rotations that are tried where each leaf of a space turns by itself."""
+
 SHARED = 6
 """Leaves beyond which a space is looked at as one that turns before it is looked at as one of any basis."""
 
@@ -132,9 +135,12 @@ def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> I
         yield of_program.bases()
         yield of_program.residuals()
         yield of_program.rotations(shared=False)
+        yield of_program.joints(account)
+        yield of_program.parted_rotations(account)
     else:
         yield [_scales(leaves)]
     yield _of_two_leaves(leaves, account)
+    yield _of_complex_units(leaves, account)
 
 
 def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
@@ -171,17 +177,29 @@ def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator
     ]
 
 
-def _of_two_leaves(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
-    """Units of one number in two leaves that have directions without a name: slices and joints cut a program's axes."""
-    rest = account.null @ account.rest()
-    open_ = [leaf for leaf in leaves if np.max(np.abs(rest[leaf.entries]), initial=0) > ALONE]
+def _open(leaves: list[Leaf], account: Account) -> list[int]:
+    """Numbers of leaves that have directions without a name."""
+    if not account.left:
+        return []
+    rest = np.sum(np.square(account.null), 1) - np.sum(np.square(account.null @ account.explained), 1)
+    return [k for k, leaf in enumerate(leaves) if np.max(rest[leaf.entries], initial=0) > ALONE**2]
+
+
+def _pairs_of_axes(leaves: list[Leaf], account: Account) -> list[tuple[tuple[Leaf, int], tuple[Leaf, int]]]:
+    """Axes of one size in two leaves that have directions without a name."""
+    open_ = [leaves[k] for k in _open(leaves, account)]
     axes = [(leaf, axis) for leaf in open_ for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
     pairs = [
         (a, b)
         for a, b in itertools.combinations(axes, 2)
         if a[0] is not b[0] and a[0].value.shape[a[1]] == b[0].value.shape[b[1]]
     ]
-    for (a, i), (b, j) in pairs[:PAIRS]:
+    return pairs[:PAIRS]
+
+
+def _of_two_leaves(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
+    """Units of one number in two leaves that have directions without a name: slices and joints cut a program's axes."""
+    for (a, i), (b, j) in _pairs_of_axes(leaves, account):
         n = a.value.shape[i]
         blocks = _slices(a.value, [i]), _slices(b.value, [j])
         rows = np.concatenate([a.entries, b.entries])
@@ -189,10 +207,33 @@ def _of_two_leaves(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
         yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n))
 
 
+def _of_complex_units(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
+    """Units whose slices are pairs, as real and imaginary parts: linear maps of these."""
+    for (a, i), (b, j) in _pairs_of_axes(leaves, account):
+        n = a.value.shape[i]
+        pairs = [[k for k, m in enumerate(leaf.value.shape) if m == 2 and k != unit] for leaf, unit in ((a, i), (b, j))]
+        for k, m in itertools.product(*pairs):
+            blocks = _mixed_pairs(a.value, k, i), _mixed_pairs(b.value, m, j)
+            rows = np.concatenate([a.entries, b.entries])
+            units, members = np.tile(np.arange(n), 8), np.repeat([0, 1], 4 * n)
+            what = "change of basis of the two components of"
+            yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n, what))
+
+
+def _mixed_pairs(value: np.ndarray, axis: int, unit: int) -> Float[np.ndarray, "p 4n"]:
+    """Each 2 × 2 matrix along an axis of size 2, in each unit."""
+    found = []
+    for source, target in itertools.product(range(2), repeat=2):
+        changed = np.zeros_like(value)
+        np.moveaxis(changed, axis, 0)[target] = np.moveaxis(value, axis, 0)[source]
+        found.append(_slices(changed, [unit]))
+    return np.hstack(found)
+
+
 def _named_units(
-    leaves: Sequence[Leaf], units: np.ndarray, members: np.ndarray, count: int
+    leaves: Sequence[Leaf], units: np.ndarray, members: np.ndarray, count: int, what: str = "rescaling of"
 ) -> Callable[[Part], Iterator[Named]]:
-    """Names of rescalings, where the unit and the number of the leaf are known of each column."""
+    """Names of changes of units, where the unit and the number of the leaf are known of each column."""
 
     def named(part: Part) -> Iterator[Named]:
         for found, moved, chosen in by_unit(part, units, members):
@@ -203,7 +244,7 @@ def _named_units(
             if len(moved) < count:
                 which = f"unit{'s' if len(moved) > 1 else ''} {_numbers(moved)} (of {count})"
             where = f"between {' and '.join(names)}" if len(names) > 1 else f"of {names[0]}"
-            yield f"rescaling of {which} {where}", found, tuple(names)
+            yield f"{what} {which} {where}", found, tuple(names)
 
     return named
 
@@ -497,9 +538,7 @@ class _OfProgram:
             scales = self._scales_of(atom, cuts)
             if scales is None:
                 continue
-            i, j = np.triu_indices(n, 1)
-            turn = np.zeros((count, n, n))
-            turn[np.arange(count), i, j], turn[np.arange(count), j, i] = 1, -1
+            turn = _rotations(n)
             columns = np.zeros((count, size))
             for member in members:
                 d = scales[member.cut]
@@ -511,10 +550,79 @@ class _OfProgram:
             name = f"rotations of the {n} coordinates that {_listed(names)} share"
             yield Candidate(rows, columns[:, rows].T, _one(name, names))
 
-    def _scales_of(self, atom: int, cuts: Mapping[int, Any]) -> dict[int, np.ndarray] | None:
+    def parted_rotations(self, account: Account) -> Iterator[Candidate]:
+        """Rotations of a space in which each leaf turns by itself: those that leave alone what some of them write."""
+        open_ = _open(self.leaves, account)
+        for atom, cuts in sorted(self._cuts().items()):
+            n, scales = self.spaces.sizes[atom], self._scales_of(atom, cuts, parted=True)
+            members = [m for ms in cuts.values() for m in ms if m.leaf in open_]
+            if scales is None or n < 2 or len(members) < 2 or n * (n - 1) // 2 * len(members) > PARTED:
+                continue
+            turn = _rotations(n)
+            columns = _Columns(self.leaves)
+            for member in members:
+                d = scales[member.cut]
+                turned = self._turned(member, turn * d[None, None, :] / d[None, :, None])
+                columns.add(member.leaf, turned.T, [member.leaf] * len(turn))
+            if columns.fits:
+                leaf_of = np.array(columns.marks)
+                yield Candidate(*columns.assembled(), self._sharing(leaf_of, f"rotations of the {n} coordinates that"))
+
+    def _sharing(self, leaf_of: np.ndarray, what: str) -> Callable[[Part], Iterator[Named]]:
+        def named(part: Part) -> Iterator[Named]:
+            for found, _, moved in by_unit(part, np.zeros(len(leaf_of), int), leaf_of):
+                names = sorted(self.leaves[k].name for k in moved)
+                yield f"{what} {_listed(names)} share", found, tuple(names)
+
+        return named
+
+    def joints(self, account: Account) -> Iterator[Candidate]:
+        """Changes of basis of a cut against a part of a longer axis, as where variables are joined or divided."""
+        tried, open_ = 0, _open(self.leaves, account)
+        for atom, cuts in sorted(self._cuts().items()):
+            n = self.spaces.sizes[atom]
+            generators = np.eye(n * n).reshape(n * n, n, n)
+            for members in cuts.values():
+                if n < 2 or n * n > OFFSET or not {m.leaf for m in members} <= set(open_):
+                    continue
+                own = {m.leaf for m in members}
+                for leaf in (k for k in open_ if k not in own):
+                    for slot, start, reads in _stretches(self.leaves[leaf].value.shape, n):
+                        tried += 1
+                        if tried > PAIRS:
+                            return
+                        yield from self._joint(members, generators, leaf, slot, start, reads)
+
+    def _joint(
+        self,
+        members: list[Member],
+        generators: Float[np.ndarray, "c n n"],
+        leaf: int,
+        slot: int,
+        start: int,
+        reads: bool,
+    ) -> Iterator[Candidate]:
+        count, n = generators.shape[:2]
+        changed = {k: np.zeros((count, self.leaves[k].value.size)) for k in sorted({leaf, *(m.leaf for m in members)})}
+        for member in members:
+            changed[member.leaf] += self._turned(member, generators)
+        value = self.leaves[leaf].value
+        part = np.moveaxis(np.moveaxis(value, slot, 0)[start : start + n], 0, slot)
+        whole = changed[leaf].reshape(count, *value.shape)
+        turned = _turned(part, slot, reads, generators).reshape(count, *part.shape)
+        np.moveaxis(whole, slot + 1, 0)[start : start + n] += np.moveaxis(turned, slot + 1, 0)
+        rows = np.concatenate([self.leaves[k].entries for k in changed])
+        columns = np.concatenate(list(changed.values()), 1).T
+        if columns.size <= NUMBERS:
+            name, names = self.leaves[leaf].name, sorted({self.leaves[m.leaf].name for m in members})
+            place = f"{start} to {start + n - 1} along axis {slot}"
+            what = f"change of basis of {counted(n, 'unit')} between {name} ({place}) and {_listed(names)}"
+            yield Candidate(rows, columns, _one(what, [name, *names]))
+
+    def _scales_of(self, atom: int, cuts: Mapping[int, Any], parted: bool = False) -> dict[int, np.ndarray] | None:
         """The product of the gains between a first cut and each other one; None if a gain has a zero.
 
-        None too where something else than gains is between two cuts.
+        Where something else than gains is between two cuts: None too, or if `parted` one more cut is a first one.
         """
         gains: dict[int, list[tuple[int, Gain]]] = defaultdict(list)
         for gain in self.spaces.gains:
@@ -526,7 +634,7 @@ class _OfProgram:
         for first in sorted(cuts, key=lambda cut: (cut in behind, cut)):  # rotations are those before the gains
             if first in found:
                 continue
-            if found:
+            if found and not parted:
                 return None
             found[first] = np.ones(self.spaces.sizes[atom])
             waiting = [first]
@@ -545,13 +653,7 @@ class _OfProgram:
 
     def _turned(self, member: Member, generators: Float[np.ndarray, "c n n"]) -> Float[np.ndarray, "c p"]:
         """Changes of a leaf: v ↦ vX along an axis of a writer, v ↦ −Xv along that of a reader."""
-        value = self.values[member.leaf]
-        moved = np.moveaxis(value, member.slot, -1)
-        if member.reads:
-            changes = -np.einsum("...j,cij->c...i", moved, generators)
-        else:
-            changes = moved @ _wide(generators, moved.ndim)
-        return np.moveaxis(changes, -1, member.slot + 1).reshape(len(generators), -1)
+        return _turned(self.values[member.leaf], member.slot, member.reads, generators)
 
     def bases(self) -> Iterator[Candidate]:
         """Changes of basis of a cut, and of two that are contracted with each other: q X and k Y with X Yᵀ = 1.
@@ -623,6 +725,30 @@ class _OfProgram:
                     yield f"change of basis of {counted(n, 'unit')} between {_listed(names)}", found, tuple(names)
 
         return named
+
+
+def _rotations(n: int) -> Float[np.ndarray, "c n n"]:
+    """A basis of the antisymmetric matrices."""
+    i, j = np.triu_indices(n, 1)
+    found = np.zeros((len(i), n, n))
+    found[np.arange(len(i)), i, j], found[np.arange(len(i)), j, i] = 1, -1
+    return found
+
+
+def _stretches(shape: Sequence[int], n: int) -> Iterator[tuple[int, int, bool]]:
+    """Parts of n entries of longer axes: the axis, the first entry, and whether the leaf reads there or writes."""
+    for slot, size in enumerate(shape):
+        starts = range(0, size, n) if size % n == 0 else range(size - n + 1)
+        if size > n:
+            yield from ((slot, start, reads) for start in starts for reads in (True, False))
+
+
+def _turned(
+    value: np.ndarray, slot: int, reads: bool, generators: Float[np.ndarray, "c n n"]
+) -> Float[np.ndarray, "c p"]:
+    moved = np.moveaxis(value, slot, -1)
+    changes = -np.einsum("...j,cij->c...i", moved, generators) if reads else moved @ _wide(generators, moved.ndim)
+    return np.moveaxis(changes, -1, slot + 1).reshape(len(generators), -1)
 
 
 def _wide(generators: np.ndarray, ndim: int) -> np.ndarray:

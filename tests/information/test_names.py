@@ -121,6 +121,61 @@ def two_layers(p, x):
     return jnp.tanh(x @ p["first"]) @ p["second"]
 
 
+def test_a_part_of_an_axis_has_a_basis_of_its_own_where_variables_are_joined_or_divided():
+    def joined(p, x):
+        return jnp.cos(jnp.concatenate([jnp.tanh(x @ p["c"]), x @ p["a"] + p["b"][None]], 1) @ p["read"])
+
+    params = {"a": normal(0, 4, 2), "b": normal(1, 2), "c": normal(2, 4, 3), "read": normal(3, 5, 4)}
+    found = described(joined, params, normal(4, 80, 4))
+    assert dimensions(found) == {"change of basis of 2 units between read (3 to 4 along axis 0) and a and b": 4}
+    assert found.unexplained == 0
+
+    def divided(p, x):
+        y = x @ p["write"]
+        return jnp.cos(y[:, :2] @ p["read"]) + jnp.tanh(y[:, 2:]) @ jnp.ones((2, 4))
+
+    params = {"write": normal(0, 4, 4), "read": normal(1, 2, 4)}
+    found = described(divided, params, normal(4, 80, 4))
+    assert dimensions(found) == {"change of basis of 2 units between write (0 to 1 along axis 1) and read": 4}
+    assert found.unexplained == 0
+
+
+def test_complex_units_turn_their_phases():
+    def apply(p, x):
+        h = jax.lax.complex(x @ p["B"][0], x @ p["B"][1])
+        C = jax.lax.complex(p["C"][0], p["C"][1])
+        turned = h * jnp.asarray([[0.5 + 1j, 0.7j - 0.3]])
+        return jnp.cos(jnp.concatenate([jnp.real(h @ C), jnp.real(turned @ C)], 1))
+
+    params = {"B": normal(0, 2, 4, 2), "C": normal(1, 2, 2, 3)}
+    found = described(apply, params, normal(2, 80, 4))
+    assert dimensions(found) == {
+        "rescaling of 2 units between B and C": 2,
+        "change of basis of the two components of 2 units between B and C": 2,
+    }
+    assert found.unexplained == 0
+
+
+def test_rotations_of_two_streams_that_share_a_vector_are_named():
+    """Both turn with the vector, 6; and each alone as far as the vector stays, 3 and 3, of which 3 are among the 6."""
+
+    def normed(h):
+        return h / jnp.sqrt(jnp.mean(h**2, -1, keepdims=True) + 0.1)
+
+    def apply(p, x):
+        early = jnp.tanh((normed(p["token"][None] + x @ p["first"]) * p["gain"][None]) @ p["read"])
+        return normed(p["token"][None] + early @ p["out"]) @ p["head"]
+
+    params = {"token": normal(0, 4), "first": normal(1, 3, 4), "read": normal(2, 4, 5), "out": normal(3, 5, 4)}
+    found = described(apply, params | {"head": normal(4, 4, 6), "gain": normal(9, 4)}, normal(5, 120, 3))
+    assert dimensions(found) == {
+        "rescaling of 4 units between gain and read": 4,
+        "change of basis of 4 units between head and out and token": 3,
+        "rotations of the 4 coordinates that 5 leaves share": 6,
+    }
+    assert found.unexplained == 0
+
+
 def test_what_the_data_hide_is_marked_and_says_how_many_rows_are_distinct():
     params = {"first": normal(0, 4, 5), "second": normal(1, 5, 3)}
     rows = normal(2, 6, 4).at[:3, 2:].set(0).at[3:, :2].set(0)
