@@ -34,6 +34,9 @@ OFFSET = 600
 PAIRS = 400
 """Most pairs of axes that are tried where the program names nothing."""
 
+EFFORT = 2**31
+"""Most products of numbers, about, in decompositions of candidates for parts of axes."""
+
 PARTED = 600
 """Most rotations that are tried where each leaf of a space turns by itself."""
 
@@ -578,7 +581,7 @@ class _OfProgram:
 
     def joints(self, account: Account) -> Iterator[Candidate]:
         """Changes of basis of a cut against a part of a longer axis, as where variables are joined or divided."""
-        tried, open_ = 0, _open(self.leaves, account)
+        tried, effort, open_ = 0, 0, _open(self.leaves, account)
         for atom, cuts in sorted(self._cuts().items()):
             n = self.spaces.sizes[atom]
             generators = np.eye(n * n).reshape(n * n, n, n)
@@ -588,8 +591,9 @@ class _OfProgram:
                 own = {m.leaf for m in members}
                 for leaf in (k for k in open_ if k not in own):
                     for slot, start, reads in _stretches(self.leaves[leaf].value.shape, n):
-                        tried += 1
-                        if tried > PAIRS:
+                        rows = sum(self.leaves[k].value.size for k in {leaf, *own})
+                        tried, effort = tried + 1, effort + rows * n**4
+                        if tried > PAIRS or effort > EFFORT:
                             return
                         yield from self._joint(members, generators, leaf, slot, start, reads)
 
