@@ -40,17 +40,17 @@ def gram(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarr
     return columns.T @ np.asarray(found, np.float64)[:, : columns.shape[1]]
 
 
-def _padded(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[Array, "P M"]:
+def _padded(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P M"]:
     """The columns with further ones of zeros, up to a multiple of `AT_A_TIME`."""
-    return jnp.asarray(np.pad(columns, ((0, 0), (0, -columns.shape[1] % AT_A_TIME))), F.problem.dtype)
+    return np.pad(columns, ((0, 0), (0, -columns.shape[1] % AT_A_TIME))).astype(F.problem.dtype)
 
 
-def _of_parts(function: Callable[..., Array]) -> Callable[..., Array]:
+def _of_parts(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
     """The same for any number of columns, by a program for `AT_A_TIME` of them."""
 
-    def all_of(problem: Problem, at: Placement, columns: Float[Array, "P M"], batch: int) -> Array:
-        some = (columns[:, k : k + AT_A_TIME] for k in range(0, columns.shape[1], AT_A_TIME))
-        return jnp.concatenate([function(problem, at, part, batch) for part in some], -1)
+    def all_of(problem: Problem, at: Placement, columns: Float[np.ndarray, "P M"], batch: int) -> np.ndarray:
+        some = np.split(columns, columns.shape[1] // AT_A_TIME, 1)
+        return np.concatenate([np.asarray(function(problem, at, part, batch)) for part in some], -1)
 
     return all_of
 
