@@ -103,7 +103,7 @@ def test_uncertain_directions_are_marked():
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
     assert "uncertain: 21 to 32" in text
-    assert "unexplained (4 of them uncertain)" in text
+    assert "that no output depends on (4 of them uncertain)" in text
 
 
 @pytest.mark.thorough

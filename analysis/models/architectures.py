@@ -55,7 +55,7 @@ def _each(model: Any, X: Any) -> Any:
     return jax.vmap(model)(X)
 
 
-def _attend(query: Any, key: Any, value: Any, *, mask: Any = None, **_: Any) -> Any:
+def attend(query: Any, key: Any, value: Any, *, mask: Any = None, **_: Any) -> Any:
     """Attention in the dtype of its inputs [… T h k]; the function that flax takes otherwise has a float32 softmax."""
     scores = jnp.einsum("...ihk,...jhk->...hij", query, key) / math.sqrt(query.shape[-1])
     scores = scores if mask is None else jnp.where(mask, scores, -jnp.inf)
@@ -69,7 +69,7 @@ def _block(width: int, heads: int, causal: bool, settings: dict[str, Any]) -> An
     class Block(nnx.Module):
         def __init__(self):
             self.norm_1 = nnx.LayerNorm(width, **settings)
-            self.attention = nnx.MultiHeadAttention(heads, width, decode=False, attention_fn=_attend, **settings)
+            self.attention = nnx.MultiHeadAttention(heads, width, decode=False, attention_fn=attend, **settings)
             self.norm_2 = nnx.LayerNorm(width, **settings)
             self.up = nnx.Linear(width, 2 * width, **settings)
             self.down = nnx.Linear(2 * width, width, **settings)

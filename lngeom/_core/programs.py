@@ -39,6 +39,10 @@ EXACT = {*VIEWS, "convert_element_type", "slice"}
 """Operations that round nothing themselves."""
 
 
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""For programs that run a few times: compiling them is all their cost."""
+
+
 def inner_programs(equation: Any) -> list[Any]:
     """The programs inside an operation, such as the body of a scan or the branches of a cond."""
     values = [v for p in equation.params.values() for v in (p if isinstance(p, tuple | list) else (p,))]

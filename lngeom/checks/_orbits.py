@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.programs import QUICKLY
 from lngeom._core.types import GLMParameters
 from lngeom.checks.subject import UNITS, Subject, as_elsewhere
 from lngeom.methods.transformations.actions import AffineAction, Column, Transformation
@@ -90,10 +91,6 @@ def by(transformation: Transformation, simpler: Callable[[], Iterable[Move]] = t
         return Data(np.asarray(params.weights), np.asarray(inputs))
 
     return Move(apply, transformation=transformation, simpler=simpler)
-
-
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""For programs that run a few times: compiling them is all their cost."""
 
 
 @functools.cache

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.checks._orbits import QUICKLY, Data, example
+from lngeom._core.programs import QUICKLY
+from lngeom.checks._orbits import Data, example
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.checks.rows import Row
 from lngeom.checks.subject import Output, Subject, as_elsewhere, deviation

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lngeom._core import files as _files
+from lngeom._core.progress import shown_elsewhere
 from lngeom._core.text import terminal_width
 
 
@@ -69,7 +70,8 @@ def stages() -> Iterator[Callable[[str], None]]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with shown_elsewhere(), shown as progress:
         task = progress.add_task("")
         yield lambda stage: progress.reset(task, description=stage)
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lngeom._core.memory import format_bytes
 from lngeom._core.numerics import tolerance
+from lngeom._core.programs import QUICKLY
 from lngeom._core.types import is_concrete
 from lngeom.information._derivative import GLMFunction, derivative_bytes
 from lngeom.information._planner import budget_of, samples_in_products, stores
@@ -276,19 +277,27 @@ def _size_of_terms(size: Float[Array, "*T C"], change: Float[Array, "*T C"], tol
     return jnp.where(rounding, jnp.max(size), terms)
 
 
-@functools.partial(jax.jit, static_argnames="rows")
+@functools.partial(jax.jit, static_argnames="rows", compiler_options=QUICKLY)
 def _probe(problem: Problem, rows: int) -> tuple[Array, ...]:
     """Whether outputs are finite, the size of each, and how much each probe moves those of samples that are the same.
 
     The probes: another first sample, the samples in the reverse order, each sample alone. One compiled program
-    evaluates the first three sets of samples, since another would round otherwise.
+    evaluates the first three sets of samples, since another would round otherwise, and the samples at other parameters.
     """
     few = _few(problem, rows)
     inputs, *others = few.per_sample
     replaced = jax.tree.map(_perturbed, inputs), *others
     backwards = jax.tree.map(lambda leaf: leaf[::-1], few.per_sample)
-    sets = jax.tree.map(lambda *leaves: jnp.stack(leaves), few.per_sample, replaced, backwards)
-    z, replaced, backwards = jax.lax.map(lambda samples: _masked_outputs(few.with_samples(samples)), sets)
+    leaves, structure = jax.tree.flatten(few.params)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    signs = [jax.random.rademacher(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    turned = [leaf + jnp.asarray(STEP, leaf.dtype) * leaf * sign for leaf, sign in zip(leaves, signs, strict=True)]
+    samples = (few.per_sample, replaced, backwards, few.per_sample)
+    params = (few.params, few.params, few.params, jax.tree.unflatten(structure, turned))
+    sets = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(samples, params, strict=True))
+    z, replaced, backwards, turned = jax.lax.map(
+        lambda at: _masked_outputs(replace(few.with_samples(at[0]), params=at[1])), sets
+    )
 
     def alone(per_sample: tuple) -> Array:
         return _masked_outputs(few.with_samples(jax.tree.map(lambda leaf: leaf[None], per_sample)))[0]
@@ -299,11 +308,7 @@ def _probe(problem: Problem, rows: int) -> tuple[Array, ...]:
     def moved(after: Array, before: Array) -> Float[Array, "*T C"]:
         return largest(after.astype(float) - before.astype(float), before)
 
-    leaves, structure = jax.tree.flatten(few.params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    signs = [jax.random.rademacher(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
-    turned = [leaf + jnp.asarray(STEP, leaf.dtype) * leaf * sign for leaf, sign in zip(leaves, signs, strict=True)]
-    change = moved(_masked_outputs(replace(few, params=jax.tree.unflatten(structure, turned))), z)
+    change = moved(turned, z)
     size = _size_of_terms(largest(z, z).astype(change.dtype), change, tolerance(z.dtype)).astype(z.dtype)
     pairs = (replaced[1:], z[1:]), (backwards[::-1], z), (jax.lax.map(alone, few.per_sample), z)
     return jnp.all(jnp.isfinite(z)), size, *(moved(*pair) for pair in pairs)

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,22 +23,27 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
-from lngeom._core.subspaces import null_part, outside
+from lngeom._core.progress import watched
+from lngeom._core.subspaces import Account, Part
 from lngeom._core.support import Support, supports
 from lngeom._core.trees import leaf_paths, leaf_rows, leaf_slices
 from lngeom.families import Categorical, Gaussian, Product
 from lngeom.information._coupled import at_parameters
 from lngeom.information._derivative import GLMFunction
-from lngeom.information._diagonal import diagonal
+from lngeom.information._elsewhere import Elsewhere, forms, gram
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, product_chunks, quadratic_form
+from lngeom.information._products import AbstractFisher, quadratic_form
 from lngeom.information._sharding import Placement
 from lngeom.information._spectrum import Decomposition, leading_eigenvalues
-from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack, name_with_units
+from lngeom.information.candidates import Candidate, Leaf, candidates, candidates_of_stack
+from lngeom.information.spaces import find_spaces, fits
 from lngeom.methods.layer import AbstractGroupedNormalizer
 
 if TYPE_CHECKING:  # models that are no transformers do without
     from lngeom.transformers.description import Stack
+
+ALIKE = "changes of all logits alike, which the softmax does not see"
+"""Name of null directions that change outputs."""
 
 LANCZOS = 30
 """Iterations for the largest eigenvalue, as a scale."""
@@ -65,11 +70,21 @@ class Direction(NamedTuple):
         name: the symmetry, in terms of leaves.
         dimension: what it adds to those before it.
         uncertain: how many of these rounding may hide: F may not be zero along them.
+        data: how many of these other data of the same kind would see; None where no other data could be tried.
+        leaves: paths of the leaves that it moves; empty for changes that may move any.
     """
 
     name: str
     dimension: int
     uncertain: int = 0
+    data: int | None = 0
+    leaves: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> str:
+        """What is not certain about it, in brackets."""
+        due = _marked(self.data or 0, self.dimension, "due to the data")
+        return _marked(self.uncertain, self.dimension, "uncertain") + due
 
 
 @dataclass(frozen=True)
@@ -104,9 +119,10 @@ class Description:
             further = " " * len(start)
             return textwrap.fill(text, width, initial_indent=start, subsequent_indent=further, break_long_words=False)
 
-        lines = [line(f"{d.dimension:5d}  ", d.name + _marked(d.uncertain, d.dimension)) for d in self.directions]
+        lines = [line(f"{d.dimension:5d}  ", d.name + d.marks) for d in self.directions]
         said = "; how many entries of a leaf each of them moves:" if self.supports else ""
-        lines.append(line(f"{self.unexplained:5d}  ", f"unexplained{_marked(self.uncertain, self.unexplained)}{said}"))
+        uncertain = _marked(self.uncertain, self.unexplained, "uncertain")
+        lines.append(line(f"{self.unexplained:5d}  ", f"unexplained{uncertain}{said}"))
         lines += [line(f"{s.dimension:9d}  ", str(s)) for s in self.supports]
         lines += [
             line("broken by eps: ", f"{b.name}, form {b.form:.2g} of the largest, ∝ eps^{b.exponent:.2f}")
@@ -114,11 +130,15 @@ class Description:
         ]
         if self.uncertain or any(d.uncertain for d in self.directions):
             lines.append(line("", "uncertain: no gap in the singular values separates them from rounding."))
+        if any(d.data for d in self.directions):
+            lines.append(line("", "due to the data: the outputs at other inputs of the same kind depend on them."))
+        if any(d.data is None for d in self.directions):
+            lines.append(line("", "The outputs at other inputs are not finite: what is due to the data is not known."))
         return "\n".join(lines)
 
 
-def _marked(uncertain: int, dimension: int) -> str:
-    return "" if not uncertain else " (uncertain)" if uncertain == dimension else f" ({uncertain} of them uncertain)"
+def _marked(count: int, dimension: int, what: str) -> str:
+    return "" if not count else f" ({what})" if count == dimension else f" ({count} of them {what})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,8 +222,7 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
     largest = float(np.asarray(decomposition.singular_values)[0])
     residual = 0.0
     if basis.shape[1] and largest > 0:
-        forms = F.quadratic_form(basis.astype(F.problem.dtype))
-        residual = float(np.sqrt(np.max(np.asarray(forms, np.float64)))) / largest
+        residual = float(np.sqrt(np.max(forms(F, np.asarray(basis))))) / largest
     uncertain = decomposition.vectors[decision.rank : decision.most].T
     return MeasuredNullspace(
         basis, basis.shape[1], residual, decision.gap, F, decision.certain, largest * largest, uncertain
@@ -212,44 +231,124 @@ def measure(F: AbstractFisher, decomposition: Decomposition) -> MeasuredNullspac
 
 def explain(nullspace: MeasuredNullspace, first: Iterable[Iterable[Candidate]] = ()) -> Description:
     """Accounts for a null space, by the candidates given first and then by those of any model."""
-    F, basis = nullspace.operator, nullspace.basis
-    params = F.problem.params
-    values = zip(leaf_slices(params).items(), jax.tree.leaves(params), strict=True)
+    F = nullspace.operator
+    problem = F.problem
+    with watched() as watch:
+        null = np.linalg.qr(np.asarray(nullspace.basis, np.float64))[0]
+        close = float(jnp.finfo(problem.dtype).eps) ** 0.4
+        account = Account(null, close)
+        softmax = _Softmax(F, close, nullspace.largest)
+        named = _named(account, itertools.chain(first, _candidates_of(F, account)), softmax, watch)
+        watch("names: other data")
+        elsewhere = Elsewhere(F, math.sqrt(nullspace.largest))
+        found = list(_at_other_data(elsewhere, named, null, close))
+        rest = null @ account.rest()
+        if rest.shape[1]:
+            watch("names: what is left")
+            for name, columns, data in _not_of_leaves(softmax, rest, elsewhere, close):
+                fresh = null @ account.take(null.T @ columns)
+                found.append((name, fresh, data and fresh.shape[1], ()))
+        doubtful = np.asarray(nullspace.uncertain, np.float64)
+        directions = tuple(
+            Direction(name, sum(c.shape[1] for c in columns), _shared(np.hstack(columns), doubtful), data, leaves)
+            for name, columns, data, leaves in _together(found)
+        )
+        watch("names: symmetries that an epsilon breaks")
+        broken = tuple(b for b, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v), largest=nullspace.largest))
+        unexplained = account.left
+        lie = supports(null, null @ account.explained, leaf_slices(problem.params), close) if unexplained else ()
+        others = _shared(null @ account.rest(), doubtful) if unexplained else 0
+        return Description(directions, unexplained, broken, tuple(lie), others)
+
+
+def _candidates_of(F: AbstractFisher, account: Account) -> Iterator[Iterable[Candidate]]:
+    problem = F.problem
+    values = zip(leaf_slices(problem.params).items(), jax.tree.leaves(problem.params), strict=True)
     leaves = [Leaf(name, np.asarray(value, np.float64), where.start) for (name, where), value in values]
-    null = np.linalg.qr(np.asarray(basis, np.float64))[0]
-    close = float(jnp.finfo(F.problem.dtype).eps) ** 0.4
-    explained = np.zeros((len(null), 0))
-    doubtful = np.asarray(nullspace.uncertain, np.float64)
+    spaces = find_spaces(problem.outputs, problem.params, problem.inputs)
+    readable = fits(spaces, [leaf.value.size for leaf in leaves])
+    return candidates(leaves, account, spaces if readable else None)
 
-    def direction(name: str, columns: np.ndarray) -> Direction:
-        return Direction(name, columns.shape[1], _shared(columns, doubtful))
 
-    directions = []
-    general = candidates(leaves, null, np.asarray(F.summed(diagonal)))
-    for tier in itertools.chain(first, general):
-        if explained.shape[1] == null.shape[1]:
-            break
-        found = ((name, subspace, null_part(subspace, null, close)) for name, subspace in tier)
-        parts = _new(found, explained, close)
-        while parts and explained.shape[1] < null.shape[1]:
-            name, subspace, best = max(parts, key=lambda item: item[2].shape[1])
-            explained = np.concatenate([explained, best], 1)
-            directions.append(direction(name_with_units(name, subspace, best), best))
-            parts = _new(parts, explained, close)
-    rest = outside(null, explained, close)
-    family = F.problem.family
-    parts = family.parts if isinstance(family, Product) else (family,)
-    if any(isinstance(part, Categorical) for part in parts) and rest.shape[1]:
-        alike = _moving_outputs(F, rest, close)
-        if alike.shape[1]:
-            name = "changes of all logits alike, which the softmax does not see"
-            directions.append(direction(name, alike))
-            explained = np.concatenate([explained, alike], 1)
-    unexplained = null.shape[1] - sum(d.dimension for d in directions)
-    broken = tuple(b for b, _ in broken_symmetries(F, lambda v: v - null @ (null.T @ v), largest=nullspace.largest))
-    lie = supports(null, explained, leaf_slices(params), close) if unexplained else ()
-    others = _shared(outside(null, explained, close), doubtful) if unexplained else 0
-    return Description(tuple(directions), unexplained, broken, tuple(lie), others)
+def _named(
+    account: Account, tiers: Iterable[Iterable[Candidate]], softmax: "_Softmax", watch: Callable[[str], None]
+) -> list[tuple[str, np.ndarray, tuple[str, ...]]]:
+    """Names, new directions in coordinates of the null space, and leaves; of a group the largest candidate first."""
+    found: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {}
+    for tier in tiers:
+        parts = []
+        for candidate in tier:
+            if not account.left:
+                break
+            watch(f"names: {account.left} of {account.null.shape[1]} null directions are left")
+            part = account.part(candidate.rows, candidate.columns)
+            if part.coordinates.shape[1]:
+                parts.append((candidate, part))
+        for candidate, part in sorted(parts, key=lambda item: -item[1].coordinates.shape[1]):
+            for name, divided, leaves in _divided(candidate, part, account.null, softmax):
+                fresh = account.take(divided.coordinates)
+                if fresh.shape[1]:
+                    before = found.get(name, (fresh[:, :0], ()))[0]
+                    found[name] = np.hstack([before, fresh]), leaves
+    return [(name, fresh, leaves) for name, (fresh, leaves) in found.items()]
+
+
+def _divided(
+    candidate: Candidate, part: Part, null: np.ndarray, softmax: "_Softmax"
+) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
+    """The named directions of a part; where no output is to depend on them, those that the softmax hides apart."""
+    alike = part.coordinates.T @ (null.T @ softmax.hides(null @ part.coordinates)) if candidate.unread else None
+    if alike is None or not alike.shape[1]:
+        yield from candidate.named(part)
+        return
+    for _, _, leaves in candidate.named(part):
+        yield ALIKE, part.combined(alike), leaves
+        yield candidate.unread, part.combined(scipy.linalg.null_space(alike.T)), leaves
+
+
+Found = tuple[str, np.ndarray, int | None, tuple[str, ...]]
+"""Name, orthonormal null directions, how many of them are due to the data, leaves."""
+
+
+def _at_other_data(elsewhere: Elsewhere, named: Sequence[tuple], null: np.ndarray, close: float) -> Iterator[Found]:
+    """The same directions with what is due to the data: of changes of several leaves that has no name of a symmetry."""
+    families = [null @ coordinates for _, coordinates, _ in named]
+    hidden = []
+    for (name, _, leaves), columns, seen in zip(named, families, elsewhere.seen_of(families, close), strict=True):
+        if seen is None or not seen.shape[1] or len(leaves) == 1:
+            yield name, columns, None if seen is None else seen.shape[1], leaves
+        else:
+            hidden.append(seen)
+            yield name, columns @ scipy.linalg.null_space(seen.T @ columns), 0, leaves
+    for columns in hidden:
+        yield _unshown(elsewhere), columns, columns.shape[1], ()
+
+
+def _unshown(elsewhere: Elsewhere) -> str:
+    return f"directions that these inputs do not show ({elsewhere.described()})"
+
+
+def _together(found: Iterable[Found]) -> list[tuple[str, list[np.ndarray], int | None, tuple[str, ...]]]:
+    """Directions of one name together; none without a dimension."""
+    rows: dict[str, tuple[str, list[np.ndarray], int | None, tuple[str, ...]]] = {}
+    for name, columns, data, leaves in found:
+        if columns.shape[1]:
+            _, before, due, _ = rows.get(name, (name, [], 0, leaves))
+            rows[name] = name, [*before, columns], None if data is None or due is None else due + data, leaves
+    return list(rows.values())
+
+
+def _not_of_leaves(
+    softmax: "_Softmax", rest: np.ndarray, elsewhere: Elsewhere, close: float
+) -> Iterator[tuple[str, np.ndarray, int | None]]:
+    """What the data hide, and what the family hides, of directions without another name; orthonormal columns."""
+    seen = elsewhere.seen(rest, close)
+    if seen.shape[1]:
+        yield _unshown(elsewhere), seen, seen.shape[1]
+        rest = rest @ scipy.linalg.null_space(seen.T @ rest)
+    alike = softmax.hides(rest)
+    if alike.shape[1]:
+        yield ALIKE, alike, 0
 
 
 def _shared(columns: np.ndarray, others: np.ndarray) -> int:
@@ -259,26 +358,41 @@ def _shared(columns: np.ndarray, others: np.ndarray) -> int:
     return int(np.sum(np.linalg.svd(others.T @ columns, compute_uv=False) > 0.5))
 
 
-def _moving_outputs(F: AbstractFisher, columns: np.ndarray, close: float) -> np.ndarray:
-    """Those of orthonormal null directions that change the outputs: the metric, not the model, hides them."""
-    moved = F.changed(lambda problem, _: problem.with_family(Gaussian()))
-    product = np.asarray(moved.mm(jnp.asarray(columns, F.problem.dtype)))
-    values, vectors = np.linalg.eigh(columns.T @ product)
-    return columns @ vectors[:, values > close * float(jnp.sum(moved.summed(diagonal)))]
+class _Softmax:
+    """Null directions that change the outputs: the metric of a categorical family hides them, not the model.
 
+    Args:
+        F: whose null space it is.
+        close: share of the largest eigenvalue up to which outputs do not move.
+        largest: the largest eigenvalue.
+    """
 
-def _new(
-    parts: Iterable[tuple[str, np.ndarray, np.ndarray]], explained: np.ndarray, close: float
-) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Candidates whose null parts, outside what is explained, are not empty."""
-    added = ((name, subspace, outside(part, explained, close)) for name, subspace, part in parts)
-    return [item for item in added if item[2].shape[1]]
+    def __init__(self, F: AbstractFisher, close: float, largest: float):
+        self.given, self.least = F, close * largest
+
+    @functools.cached_property
+    def _moved(self) -> AbstractFisher:
+        """With the metric of a Gaussian family, vᵀFv is the mean square of the change of the outputs."""
+        return self.given.changed(lambda problem, _: problem.with_family(Gaussian()))
+
+    def hides(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P j"]:
+        """Those of orthonormal null directions that change the outputs."""
+        family = self.given.problem.family
+        parts = family.parts if isinstance(family, Product) else (family,)
+        m = columns.shape[1]
+        if not m or not any(isinstance(part, Categorical) for part in parts):
+            return columns[:, :0]
+        one = columns @ np.random.default_rng(0).normal(size=(m, 1))
+        if forms(self._moved, one)[0] <= self.least:  # the form of one direction shows whether there are any
+            return columns[:, :0]
+        values, vectors = np.linalg.eigh(gram(self._moved, columns))
+        return columns @ vectors[:, values > self.least]
 
 
 def broken_symmetries(
     F: AbstractFisher,
     identifiable: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]],
-    forms: Float[np.ndarray, "K 2"] | None = None,
+    known: Float[np.ndarray, "K 2"] | None = None,
     largest: float | None = None,
 ) -> Iterator[tuple[BrokenDirection, Float[np.ndarray, " P"]]]:
     """Scales of weights whose form falls as δ⁻⁴ when they grow by δ: what ε/δ² in a variance does.
@@ -291,9 +405,7 @@ def broken_symmetries(
         unit = direction / norm if norm else direction
         if not norm or np.linalg.norm(identifiable(unit)) < close:
             continue
-        change = jnp.asarray(direction, F.problem.dtype)
-        found = F.summed(scale_forms, change, at=product_chunks) if forms is None else forms[k]
-        first, second = np.asarray(found, float)
+        first, second = _scaled_forms(F, direction) if known is None else np.asarray(known[k], float)
         if not first > 0 or not second > 0:
             continue
         exponent = math.log2(first / second) / 2
@@ -327,6 +439,15 @@ def scales(problem: Problem) -> Iterator[tuple[str, Float[np.ndarray, " P"]]]:
             rows = np.zeros_like(values[0])
             rows[k * size : (k + 1) * size] = values[0][k * size : (k + 1) * size]
             yield f"weights in group {k}", ravelled({0: rows})
+
+
+def _scaled_forms(F: AbstractFisher, direction: Float[np.ndarray, " P"]) -> Float[np.ndarray, " 2"]:
+    """The same as `scale_forms`, by the program that has been compiled for the null space."""
+    change = jnp.asarray(direction, F.problem.dtype)
+    twice = F.changed(
+        lambda problem, _: at_parameters(problem, problem.unravel(problem.ravel(problem.params) + change))
+    )
+    return np.concatenate([forms(F, direction[:, None]), forms(twice, 2 * direction[:, None])])
 
 
 @functools.partial(jax.jit, static_argnames="at")

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core import decompositions as _decompositions, numerics
 from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.progress import watched
 from lngeom._core.text import counted
 from lngeom._core.trees import leaf_rows, leaf_slices
 from lngeom._core.types import GLMParameters, is_concrete
@@ -147,7 +148,9 @@ class FisherOperator(AbstractFisher):
         of the model's own precision, the rank may be any in the interval, and a warning says so. A signal smaller than
         one rounding error of the largest singular value is not in the numbers, and is not counted.
         """
-        s = self.singular_values()
+        with watched() as watch:
+            watch(f"rank: singular values of the factor, {self.in_size():,} columns")
+            s = self.singular_values()
         self._require_values("rank()", s)
         return _spectrum.checked_rank(_spectrum.rank_of(self, s), self.problem)
 
@@ -312,10 +315,13 @@ class FisherOperator(AbstractFisher):
         Raises:
             MemoryError: if the basis would not fit.
         """
-        decomposition = self._decomposed()
-        self._require_values("nullspace()", decomposition.singular_values)
-        _spectrum.checked_rank(decomposition.decision, self.problem)
-        return measure(self, decomposition)
+        with watched() as watch:
+            watch(f"null space: decomposition of the factor, {self.in_size():,} columns")
+            decomposition = self._decomposed()
+            self._require_values("nullspace()", decomposition.singular_values)
+            watch("null space: its residual")
+            _spectrum.checked_rank(decomposition.decision, self.problem)
+            return measure(self, decomposition)
 
     def solve(
         self,

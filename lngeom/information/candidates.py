@@ -1,27 +1,50 @@
-"""Changes of a parametrization that a known symmetry would move along, built from the values of its leaves alone.
+"""Changes of a parametrization that a known symmetry would move along.
 
-Scales, shifts, rescaling of units between two leaves, changes of basis of a shared axis: each is a subspace of vectors
-in the order of `ravel_pytree`, with a name in terms of leaves. Whether a change is null is not known here.
+Changes of one leaf come from its values: its scale, shifts, fixed patterns along an axis, scales of its slices. Changes
+of several leaves come from the spaces of the program (`lngeom.information.spaces`): rescaling the units of a chain,
+offsets that later biases take up, changes of basis, rotations. Whether a change is null is not known here.
 """
 
 import itertools
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 
+from lngeom._core.subspaces import ALONE, Account, Part, by_unit
 from lngeom._core.text import counted
+from lngeom.information.spaces import Gain, Member, Spaces, slots
 
 if TYPE_CHECKING:  # models that are no transformers do without
     from lngeom.transformers.description import Stack
 
-MIXING = 24
-"""Longest shared axis for which changes of basis are tried: they span 2·length² directions."""
+COLUMNS = 3000
+"""Most directions of a candidate: the time for it grows as their cube."""
 
-Candidate = tuple[str, Float[np.ndarray, "P k"]]
+NUMBERS = 2**27
+"""Most numbers in a candidate's directions."""
+
+OFFSET = 600
+"""Entries up to which every entry of an added leaf is an offset of its own; of a larger one, those of its last axis."""
+
+PAIRS = 400
+"""Most pairs of axes that are tried where the program names nothing."""
+
+EFFORT = 2**31
+"""Most products of numbers, about, in decompositions of candidates for parts of axes."""
+
+PARTED = 600
+"""Most rotations that are tried where each leaf of a space turns by itself."""
+
+SHARED = 6
+"""Leaves beyond which a space is looked at as one that turns before it is looked at as one of any basis."""
+
+Named = tuple[str, Part, tuple[str, ...]]
+"""Null directions with their name and the leaves that they move."""
 
 
 class Leaf(NamedTuple):
@@ -31,42 +54,30 @@ class Leaf(NamedTuple):
     value: Float[np.ndarray, "..."]
     start: int
 
+    @property
+    def entries(self) -> np.ndarray:
+        """Positions of its entries in the ravelled vector."""
+        return np.arange(self.start, self.start + self.value.size)
 
-class _Subspaces:
-    """Builds subspaces of ravelled vectors from arrays shaped like leaves."""
 
-    def __init__(self, leaves: list[Leaf]):
-        self.leaves = leaves
-        self.size = sum(leaf.value.size for leaf in leaves)
+class Candidate(NamedTuple):
+    """Directions with a name.
 
-    def embed(self, leaf: Leaf, columns: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "P k"]:
-        """Changes of one leaf, one each along the first axis, as columns."""
-        result = np.zeros((self.size, len(columns)))
-        result[leaf.start : leaf.start + leaf.value.size] = columns.reshape(len(columns), leaf.value.size).T
-        return result
+    Attributes:
+        rows: entries of the ravelled vector in which they lie.
+        columns: the directions on these entries.
+        named: what divides their null part, and names it.
+        unread: name of those that move no output, where `named` says that none of them does; else empty.
+    """
 
-    def scale(self, leaf: Leaf) -> Float[np.ndarray, "P 1"]:
-        return self.embed(leaf, leaf.value[None])
+    rows: np.ndarray
+    columns: Float[np.ndarray, "r m"]
+    named: Callable[[Part], Iterator[Named]]
+    unread: str = ""
 
-    def shift(self, leaf: Leaf, axis: int) -> Float[np.ndarray, "P k"]:
-        """Every change that is constant along an axis."""
-        shape = tuple(1 if k == axis else n for k, n in enumerate(leaf.value.shape))
-        patterns = np.eye(math.prod(shape)).reshape(-1, *shape)
-        return self.embed(leaf, np.broadcast_to(patterns, (len(patterns), *leaf.value.shape)))
 
-    def slices(self, leaf: Leaf, axis: int, value: Float[np.ndarray, "..."] | None = None) -> Float[np.ndarray, "P n"]:
-        """The scale of each slice along an axis."""
-        value = leaf.value if value is None else value
-        length = value.shape[axis]
-        mask = np.eye(length).reshape(length, *(length if k == axis else 1 for k in range(value.ndim)))
-        return self.embed(leaf, mask * value[None])
-
-    def mixing(self, leaf: Leaf, axis: int) -> Float[np.ndarray, "P n2"]:
-        """Every linear change of basis along an axis."""
-        moved = np.moveaxis(leaf.value, axis, -1)
-        length = moved.shape[-1]
-        generators = np.eye(length * length).reshape(-1, length, length)
-        return self.embed(leaf, np.moveaxis(np.einsum("...i,kij->k...j", moved, generators), -1, axis + 1))
+def _one(name: str, leaves: Sequence[str]) -> Callable[[Part], Iterator[Named]]:
+    return lambda part: iter([(name, part, tuple(leaves))])
 
 
 def candidates_of_stack(stack: "Stack", params: Any) -> Iterator[list[Candidate]]:
@@ -97,115 +108,657 @@ def candidates_of_stack(stack: "Stack", params: Any) -> Iterator[list[Candidate]
         families[family.code].append(family.columns(arrays))
     for code, columns in families.items():
         if columns:
-            yield [(FAMILIES[code], np.hstack(columns))]
+            together = np.hstack(columns)
+            rows = np.flatnonzero(together.any(1))
+            moved = [name for name, at in arrays.starts.items() if _moves(rows, at, np.size(params[name]))]
+            yield [Candidate(rows, together[rows], _one(FAMILIES[code], moved))]
 
 
-def candidates(leaves: list[Leaf], null: np.ndarray, diagonal: np.ndarray) -> Iterator[Iterable[Candidate]]:
+def _moves(rows: np.ndarray, start: int, size: int) -> bool:
+    return bool(np.any((rows >= start) & (rows < start + size)))
+
+
+def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> Iterator[Iterable[Candidate]]:
     """Candidates in groups, the simplest first; within a group, that which explains most is to be taken first.
 
     Args:
         leaves: all leaves, in order.
-        null: orthonormal columns of the null space, in which patterns along an axis are looked for.
-        diagonal: of the Fisher matrix; where it is 0 no output depends on the entry.
+        account: of the null space, in which patterns along an axis are looked for.
+        spaces: of the program; None where it cannot be read.
     """
-    basis = _Subspaces(leaves)
+    yield from _of_one_leaf(leaves, account.null, account.close)
+    if spaces is not None:
+        of_program = _OfProgram(leaves, spaces)
+        yield of_program.rescalings()
+        yield [_scales(leaves)]
+        yield of_program.trades()
+        yield of_program.offsets()
+        yield of_program.patterns(account.null)
+        yield of_program.rotations(shared=True)
+        yield of_program.bases()
+        yield of_program.residuals()
+        yield of_program.rotations(shared=False)
+        yield of_program.joints(account)
+        yield of_program.parted_rotations(account)
+    else:
+        yield [_scales(leaves)]
+    yield _of_two_leaves(leaves, account)
+    yield _of_complex_units(leaves, account)
+
+
+def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
     axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
     matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
-    unused = [(leaf, np.flatnonzero(diagonal[leaf.start : leaf.start + leaf.value.size] == 0)) for leaf in leaves]
+
+    def alone(leaf: Leaf, columns: np.ndarray, name: str, unread: str = "") -> Candidate:
+        return Candidate(leaf.entries, columns, _one(name, [leaf.name]), unread)
+
+    inside = 1 - np.sum(np.square(null), 1) < close**2  # entries that are null directions themselves
+    unused = ((leaf, np.flatnonzero(inside[leaf.entries])) for leaf in leaves)
     yield [
-        (f"entries of {leaf.name} that no output depends on", np.eye(basis.size)[:, leaf.start + entries])
+        alone(
+            leaf,
+            np.eye(leaf.value.size)[:, entries],
+            f"entries of {leaf.name} that no output depends on",
+            _unread(leaf),
+        )
         for leaf, entries in unused
         if len(entries)
     ]
-    yield [(f"scale of {leaf.name}", basis.scale(leaf)) for leaf in leaves]
-    yield [_fixed_pattern(basis, leaf, axis, null) for leaf, axis in matrices]
-    yield [(f"shift of {leaf.name} along axis {axis}", basis.shift(leaf, axis)) for leaf, axis in axes]
+    yield [alone(leaf, leaf.value.reshape(-1, 1), f"scale of {leaf.name}") for leaf in leaves]
+    yield [c for leaf, axis in axes for c in _fixed_pattern(leaf, (axis,), null)]
+    yield [alone(leaf, _shift(leaf, axis), f"shift of {leaf.name} along axis {axis}") for leaf, axis in axes]
     yield [
-        (f"scale of each slice of {leaf.name} along axis {axis}", basis.slices(leaf, axis)) for leaf, axis in matrices
+        alone(leaf, _slices(leaf.value, [axis]), f"scale of each slice of {leaf.name} along axis {axis}")
+        for leaf, axis in matrices
     ]
-    yield from _joint(basis, axes)
+    yield [
+        c
+        for leaf, axis in matrices
+        if leaf.value.ndim > 2 and leaf.value.size // leaf.value.shape[axis] <= OFFSET
+        for c in _fixed_pattern(leaf, tuple(k for k in range(leaf.value.ndim) if k != axis), null)
+    ]
 
 
-def _joint(basis: _Subspaces, axes: list[tuple[Leaf, int]]) -> Iterator[Iterable[Candidate]]:
-    """Symmetries that move several leaves at once; there are many candidates, which are made one at a time."""
-    by_length = {}
-    for leaf, axis in axes:
-        by_length.setdefault(leaf.value.shape[axis], []).append((leaf, axis))
-
-    def groups(count: int) -> Iterator[tuple[int, str, tuple[tuple[Leaf, int], ...]]]:
-        for length, group in by_length.items():
-            for chosen in itertools.combinations(group, count):
-                if len({leaf.name for leaf, _ in chosen}) == count:
-                    yield length, " and ".join(leaf.name for leaf, _ in chosen), chosen
-
-    def rescaling(count: int) -> Iterator[Candidate]:
-        return (
-            (f"rescaling of {counted(n, 'unit')} between {names}", np.hstack([basis.slices(*item) for item in chosen]))
-            for n, names, chosen in groups(count)
-        )
-
-    pairs = (
-        (f"scale of {a.name} against {b.name}", np.hstack([basis.scale(a), basis.scale(b)]))
-        for a, b in itertools.combinations(basis.leaves, 2)
-    )
-    yield itertools.chain(rescaling(2), pairs)
-    yield rescaling(3)
-    yield (
-        (
-            f"trades between centred slices of {names} ({counted(n, 'unit')})",
-            np.hstack([basis.slices(leaf, axis, _centred(leaf, axis)) for leaf, axis in chosen]),
-        )
-        for n, names, chosen in groups(2)
-        if {leaf.value.ndim > 1 for leaf, _ in chosen} == {True, False}
-    )
-    yield (
-        (
-            f"change of basis between axis {i} of {a.name} and axis {j} of {b.name}",
-            np.hstack([basis.mixing(a, i), basis.mixing(b, j)]),
-        )
-        for (a, i), (b, j) in itertools.combinations(axes, 2)
-        if min(a.value.ndim, b.value.ndim) > 1 and a.value.shape[i] == b.value.shape[j] <= MIXING
-    )
-    yield [("joint scale of several leaves", np.hstack([basis.scale(leaf) for leaf in basis.leaves]))]
-    shifts = [basis.shift(leaf, axis) for leaf, axis in axes]
-    if shifts and sum(s.shape[1] for s in shifts) <= basis.size:
-        yield [("joint shift of several leaves", np.hstack(shifts))]
+def _open(leaves: list[Leaf], account: Account) -> list[int]:
+    """Numbers of leaves that have directions without a name."""
+    if not account.left:
+        return []
+    rest = np.sum(np.square(account.null), 1) - np.sum(np.square(account.null @ account.explained), 1)
+    return [k for k, leaf in enumerate(leaves) if np.max(rest[leaf.entries], initial=0) > ALONE**2]
 
 
-def _centred(leaf: Leaf, axis: int) -> np.ndarray:
-    return leaf.value - leaf.value.mean(axis, keepdims=True) if leaf.value.ndim > 1 else leaf.value
+def _pairs_of_axes(leaves: list[Leaf], account: Account) -> list[tuple[tuple[Leaf, int], tuple[Leaf, int]]]:
+    """Axes of one size in two leaves that have directions without a name."""
+    open_ = [leaves[k] for k in _open(leaves, account)]
+    axes = [(leaf, axis) for leaf in open_ for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
+    pairs = [
+        (a, b)
+        for a, b in itertools.combinations(axes, 2)
+        if a[0] is not b[0] and a[0].value.shape[a[1]] == b[0].value.shape[b[1]]
+    ]
+    return pairs[:PAIRS]
 
 
-def _fixed_pattern(basis: _Subspaces, leaf: Leaf, axis: int, null: np.ndarray) -> Candidate:
-    """Vectors κ along an axis for which κ ⊗ anything is null: shifts, and what the data do not span."""
-    part = null[leaf.start : leaf.start + leaf.value.size].T.reshape(-1, *leaf.value.shape)
-    flat = np.moveaxis(part, axis + 1, -1).reshape(-1, leaf.value.shape[axis])
-    others = leaf.value.size // leaf.value.shape[axis]
-    values, vectors = np.linalg.eigh(flat.T @ flat)
+def _of_two_leaves(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
+    """Units of one number in two leaves that have directions without a name: slices and joints cut a program's axes."""
+    for (a, i), (b, j) in _pairs_of_axes(leaves, account):
+        n = a.value.shape[i]
+        blocks = _slices(a.value, [i]), _slices(b.value, [j])
+        rows = np.concatenate([a.entries, b.entries])
+        units, members = np.tile(np.arange(n), 2), np.repeat([0, 1], n)
+        yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n))
+
+
+def _of_complex_units(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
+    """Units whose slices are pairs, as real and imaginary parts: linear maps of these."""
+    for (a, i), (b, j) in _pairs_of_axes(leaves, account):
+        n = a.value.shape[i]
+        pairs = [[k for k, m in enumerate(leaf.value.shape) if m == 2 and k != unit] for leaf, unit in ((a, i), (b, j))]
+        for k, m in itertools.product(*pairs):
+            blocks = _mixed_pairs(a.value, k, i), _mixed_pairs(b.value, m, j)
+            rows = np.concatenate([a.entries, b.entries])
+            units, members = np.tile(np.arange(n), 8), np.repeat([0, 1], 4 * n)
+            what = "change of basis of the two components of"
+            yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n, what))
+
+
+def _mixed_pairs(value: np.ndarray, axis: int, unit: int) -> Float[np.ndarray, "p 4n"]:
+    """Each 2 × 2 matrix along an axis of size 2, in each unit."""
+    found = []
+    for source, target in itertools.product(range(2), repeat=2):
+        changed = np.zeros_like(value)
+        np.moveaxis(changed, axis, 0)[target] = np.moveaxis(value, axis, 0)[source]
+        found.append(_slices(changed, [unit]))
+    return np.hstack(found)
+
+
+def _named_units(
+    leaves: Sequence[Leaf], units: np.ndarray, members: np.ndarray, count: int, what: str = "rescaling of"
+) -> Callable[[Part], Iterator[Named]]:
+    """Names of changes of units, where the unit and the number of the leaf are known of each column."""
+
+    def named(part: Part) -> Iterator[Named]:
+        for found, moved, chosen in by_unit(part, units, members):
+            if all(leaves[k].value.size == count for k in chosen):
+                continue  # any change of vectors scales their entries
+            names = [leaves[k].name for k in chosen]
+            which = counted(count, "unit")
+            if len(moved) < count:
+                which = f"unit{'s' if len(moved) > 1 else ''} {_numbers(moved)} (of {count})"
+            where = f"between {' and '.join(names)}" if len(names) > 1 else f"of {names[0]}"
+            yield f"{what} {which} {where}", found, tuple(names)
+
+    return named
+
+
+def _along(shape: Sequence[int], axes: Sequence[int], pattern: np.ndarray | None = None) -> Float[np.ndarray, "p m"]:
+    """Indicators of each index of some axes, the last axis fastest, times a pattern on all entries."""
+    sizes = [shape[k] for k in axes]
+    count = math.prod(sizes)
+    ascending = sorted(range(len(axes)), key=lambda k: axes[k])
+    found = np.eye(count).reshape(*sizes, count).transpose(*ascending, len(axes))
+    found = found.reshape(*(n if k in axes else 1 for k, n in enumerate(shape)), count)
+    pattern = np.ones(shape) if pattern is None else pattern
+    return (pattern[..., None] * found).reshape(math.prod(shape), count)
+
+
+def _shift(leaf: Leaf, axis: int) -> Float[np.ndarray, "p m"]:
+    """Every change that is constant along an axis."""
+    return _along(leaf.value.shape, [k for k in range(leaf.value.ndim) if k != axis])
+
+
+def _slices(value: np.ndarray, axes: Sequence[int]) -> Float[np.ndarray, "p n"]:
+    """The scale of each slice along some axes."""
+    return _along(value.shape, axes, value)
+
+
+def _fixed_pattern(leaf: Leaf, axes: tuple[int, ...], null: np.ndarray) -> list[Candidate]:
+    """Vectors κ along some axes for which κ ⊗ anything is null: shifts, and what meets a space that is not filled."""
+    shape = leaf.value.shape
+    rest = [k for k in range(len(shape)) if k not in axes]
+    length = math.prod(shape[k] for k in axes)
+    others = leaf.value.size // length
+    part = null[leaf.start : leaf.start + leaf.value.size].reshape(*shape, -1)
+    flat = part.transpose(*axes, *rest, len(shape)).reshape(length, -1)
+    values, vectors = np.linalg.eigh(flat @ flat.T)
     kappa = vectors[:, values > others - 0.01]
+    if not kappa.shape[1]:
+        return []
     projector = kappa @ kappa.T
     inside = projector > 1e-6 / len(projector)
     blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
-    moved = np.moveaxis(leaf.value, axis, -1).shape
-    patterns = np.eye(others).reshape(others, 1, *moved[:-1], 1) * kappa.T.reshape(
-        1, -1, *(1 for _ in moved[:-1]), moved[-1]
-    )
-    if np.allclose(projector, blocks, atol=1e-3):
+    wide = [n if k in axes else 1 for k, n in enumerate(shape)]
+    columns = [_along(shape, rest, np.broadcast_to(v.reshape(wide), shape)) for v in kappa.T]
+    unread = ""
+    where = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+    if kappa.shape[1] == length:
+        name, unread = f"any change of {leaf.name}", _unread(leaf)
+    elif len(axes) == 1 and np.allclose(projector, blocks, atol=1e-3):
         groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
-        name = f"shift of {leaf.name} along axis {axis}{groups}"
+        name = f"shift of {leaf.name} along {where}{groups}"
+    elif others == 1:  # any null direction of a vector would be such a pattern
+        return []
     else:
-        name = f"{counted(kappa.shape[1], 'fixed pattern')} along axis {axis} of {leaf.name} that the data do not span"
-    return name, basis.embed(leaf, np.moveaxis(patterns.reshape(-1, *moved), -1, axis + 1))
+        name = f"{counted(kappa.shape[1], 'fixed pattern')} along {where} of {leaf.name}"
+    return [Candidate(leaf.entries, np.hstack(columns), _one(name, [leaf.name]), unread)]
 
 
-def name_with_units(name: str, subspace: np.ndarray, part: np.ndarray) -> str:
-    """The name of a rescaling of units, with their numbers where not all of them are meant."""
-    found = re.match(r"rescaling of (\d+) units between ", name)
-    if not found:
-        return name
-    count = int(found[1])
-    units = [k for k in range(count) if np.any(np.abs(part[np.any(subspace[:, k::count] != 0, axis=1)]) > 1e-6)]
-    if len(units) == count:
-        return name
-    which = f"unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))} (of {count})"
-    return f"rescaling of {which} between {name[found.end() :]}"
+def _unread(leaf: Leaf) -> str:
+    return f"changes of {leaf.name} that no output depends on"
+
+
+def _scales(leaves: list[Leaf]) -> Candidate:
+    """Scales of all leaves, in any ratios."""
+    rows = np.concatenate([leaf.entries for leaf in leaves])
+    columns = np.zeros((len(rows), len(leaves)))
+    at = 0
+    for k, leaf in enumerate(leaves):
+        columns[at : at + leaf.value.size, k] = leaf.value.reshape(-1)
+        at += leaf.value.size
+
+    def named(part: Part) -> Iterator[Named]:
+        for found, _, members in by_unit(part, np.zeros(len(leaves), int), np.arange(len(leaves))):
+            names = [leaves[k].name for k in members]
+            name = f"scale of {' against '.join(names)}" if len(names) < 3 else f"joint scale of {_listed(names)}"
+            yield name, found, tuple(names)
+
+    return Candidate(rows, columns, named)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) <= 4 else f"{counted(len(names), 'leaf', 'leaves')}"
+
+
+class _Columns:
+    """Directions block by block, each on the entries of one leaf, with marks for each."""
+
+    def __init__(self, leaves: list[Leaf]):
+        self.leaves = leaves
+        self.blocks: list[tuple[int, np.ndarray]] = []
+        self.marks: list[Any] = []
+
+    def add(self, leaf: int, columns: Float[np.ndarray, "p m"], marks: Iterable[Any]) -> None:
+        self.blocks.append((leaf, columns))
+        self.marks += list(marks)
+
+    @property
+    def count(self) -> int:
+        return len(self.marks)
+
+    def assembled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Entries, and the directions on them."""
+        used = sorted({k for k, _ in self.blocks})
+        rows = np.concatenate([self.leaves[k].entries for k in used])
+        edges = itertools.accumulate((self.leaves[k].value.size for k in used), initial=0)
+        starts = dict(zip(used, edges, strict=False))
+        found = np.zeros((len(rows), self.count))
+        at = 0
+        for k, columns in self.blocks:
+            found[starts[k] : starts[k] + len(columns), at : at + columns.shape[1]] = columns
+            at += columns.shape[1]
+        return rows, found
+
+    @property
+    def fits(self) -> bool:
+        rows = sum(self.leaves[k].value.size for k in {k for k, _ in self.blocks})
+        return 0 < self.count <= COLUMNS and rows * self.count <= NUMBERS
+
+
+class _OfProgram:
+    """Candidates of several leaves, from the spaces of the program."""
+
+    def __init__(self, leaves: list[Leaf], spaces: Spaces):
+        self.leaves, self.spaces = leaves, spaces
+        self.values = [
+            leaf.value.reshape([spaces.sizes[a] for a in labels])
+            for leaf, labels in zip(leaves, spaces.labels, strict=True)
+        ]
+
+    def _batch(self, leaves: Iterable[int], atom: int) -> list[int]:
+        """Atoms that all of some leaves have beside one in the same variables: each index has a space of its own."""
+
+        def beside(leaf: int) -> set[int]:
+            uses = {m.reads for m in self.spaces.members if (m.leaf, m.atom) == (leaf, atom)}
+            others = {m.atom for m in self.spaces.members if m.leaf == leaf and m.reads not in uses} if uses else set()
+            return set(self.spaces.labels[leaf]) - others
+
+        common = set.intersection(*map(beside, leaves)) - {atom}
+        return sorted(a for a in common if all(len(slots(self.spaces.labels[k], a)) == 1 for k in leaves))
+
+    def _size(self, atoms: Iterable[int]) -> int:
+        return math.prod(self.spaces.sizes[a] for a in atoms)
+
+    def rescalings(self) -> Iterator[Candidate]:
+        """Units of a chain: slices of everything that writes, reads or multiplies there, each by a number."""
+        chains: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
+        for member in self.spaces.members:
+            chains[member.atom, self.spaces.chains[member.cut]].add((member.leaf, member.slot))
+        for gain in self.spaces.gains:
+            slot = slots(self.spaces.labels[gain.leaf], gain.atom)[0]
+            for cut in (gain.before, gain.after):
+                chains[gain.atom, self.spaces.chains[cut]].add((gain.leaf, slot))
+        for atom, batch, members in self._finest(chains):
+            units = self._size([atom, *batch])
+            columns = _Columns(self.leaves)
+            for leaf, slot in sorted(members):
+                # the unit's number counts the atom within each index of the batch
+                axes = [*(slots(self.spaces.labels[leaf], a)[0] for a in batch), slot]
+                columns.add(leaf, _slices(self.values[leaf], axes), ((unit, leaf) for unit in range(units)))
+            if columns.fits:
+                unit_of, leaf_of = np.array(columns.marks).T
+                yield Candidate(*columns.assembled(), _named_units(self.leaves, unit_of, leaf_of, units))
+
+    def _finest(
+        self, chains: Mapping[tuple[int, int], set[tuple[int, int]]]
+    ) -> list[tuple[int, list[int], set[tuple[int, int]]]]:
+        """Chains with their atom, batch and members; without those whose leaves all have units that are finer."""
+        found: dict[Any, tuple[int, list[int], set[tuple[int, int]]]] = {}
+        for (atom, _), members in sorted(chains.items()):
+            leaves = {leaf for leaf, _ in members}
+            batch = self._batch(leaves, atom)
+            found.setdefault((frozenset([atom, *batch]), frozenset(leaves)), (atom, batch, members))
+
+        def finer(leaf: int, atom: int, batch: list[int]) -> bool:
+            return any({atom, *batch} < atoms and leaf in leaves for atoms, leaves in found)
+
+        return [item for item in found.values() if not all(finer(leaf, item[0], item[1]) for leaf, _ in item[2])]
+
+    def trades(self) -> Iterator[Candidate]:
+        """Slices of what writes before a gain, less their mean, each by a number, against the gain's entries.
+
+        Behind a norm that takes the mean out, they are null where the changes leave mean and variance as they are.
+        """
+        for gain in self.spaces.gains:
+            if self.spaces.labels[gain.leaf] != (gain.atom,):
+                continue
+            units = self.spaces.sizes[gain.atom]
+            written = {(m.leaf, m.slot) for m in self.spaces.members if m.cut == gain.before and not m.reads}
+            columns = _Columns(self.leaves)
+            for leaf, slot in sorted(written):
+                value = self.values[leaf]
+                if value.ndim > 1:
+                    columns.add(leaf, _slices(value - value.mean(slot, keepdims=True), [slot]), [leaf] * units)
+            writers = sorted(set(columns.marks))
+            columns.add(gain.leaf, _slices(self.values[gain.leaf], [0]), [gain.leaf] * units)
+            if writers and columns.fits:
+                names = [self.leaves[k].name for k in writers]
+                name = f"trades between centred slices of {_listed(names)} and {self.leaves[gain.leaf].name}"
+                moved = [*names, self.leaves[gain.leaf].name]
+                yield Candidate(*columns.assembled(), _one(f"{name} ({counted(units, 'unit')})", moved))
+
+    def offsets(self) -> Iterator[Candidate]:
+        """What adds constants to spaces: biases, tables, and rows of kernels along what a norm's gain leaves fixed."""
+        columns = _Columns(self.leaves)  # those first are divided first: rows of kernels, then what is used first
+        gains = {(g.atom, g.after): g for g in self.spaces.gains}
+        for member in self.spaces.members:
+            labels, leaf = self.spaces.labels[member.leaf], member.leaf
+            rest = [k for k in range(len(labels)) if k != member.slot]
+            if not member.reads or self._size(labels[k] for k in rest) > OFFSET:
+                continue
+            gain = gains.get((member.atom, member.cut))
+            along = np.ones(self.spaces.sizes[member.atom])
+            if gain is not None and self.values[gain.leaf].ndim == 1 and np.all(self.values[gain.leaf]):
+                along = self.values[gain.leaf] ** -gain.power
+            pattern = np.expand_dims(along, rest)
+            block = _along(self.values[leaf].shape, rest, np.broadcast_to(pattern, self.values[leaf].shape))
+            columns.add(leaf, block, [leaf] * block.shape[1])
+        seen = set()
+        for member in sorted(self.spaces.members, key=lambda m: self.spaces.first.index(m.leaf)):
+            leaf = member.leaf
+            if member.enters == "kernel" or leaf in seen:
+                continue
+            seen.add(leaf)
+            shape = self.values[leaf].shape
+            whole = member.enters == "offset" and self.leaves[leaf].value.size <= OFFSET
+            place = slots(self.spaces.labels[leaf], member.atom)
+            block = np.eye(self.leaves[leaf].value.size) if whole else _along(shape, place)
+            columns.add(leaf, block, [leaf] * block.shape[1])
+        if not columns.fits:
+            return
+        leaves = np.array(columns.marks)
+
+        def named(part: Part) -> Iterator[Named]:
+            for found, _, moved in by_unit(part, np.zeros(len(leaves), int), leaves):
+                names = [self.leaves[k].name for k in moved]
+                what = "offsets" if len(names) == 1 else "offsets that cancel"
+                yield f"{what}: {_listed(names)}", found, tuple(names)
+
+        yield Candidate(*columns.assembled(), named)
+
+    def patterns(self, null: Float[np.ndarray, "P k"]) -> Iterator[Candidate]:
+        """Changes κ ⊗ u of a kernel that its bias takes up: κ has one value on all that the kernel reads."""
+        for member in self.spaces.members:
+            if not member.reads or member.enters != "kernel":
+                continue
+            kernel, slot = member.leaf, member.slot
+            rest = [k for k in range(self.values[kernel].ndim) if k != slot]
+            written = {(m.atom, m.cut) for m in self.spaces.members if m.leaf == kernel and not m.reads}
+            labels = tuple(self.spaces.labels[kernel][k] for k in rest)
+            biases = {
+                m.leaf
+                for m in self.spaces.members
+                if m.enters == "offset" and self.spaces.labels[m.leaf] == labels and (m.atom, m.cut) in written
+            }
+            for bias in sorted(biases) if self._size(labels) <= OFFSET else ():
+                yield from self._taken_up(null, kernel, slot, rest, bias)
+
+    def _taken_up(
+        self, null: Float[np.ndarray, "P k"], kernel: int, slot: int, rest: list[int], bias: int
+    ) -> Iterator[Candidate]:
+        shape, entries = self.values[kernel].shape, [self.leaves[k].entries for k in (kernel, bias)]
+        n, others = shape[slot], self.leaves[bias].value.size
+        part = np.moveaxis(null[entries[0]].reshape(*shape, -1), slot, 0).reshape(n, -1)
+        flat = np.concatenate([part, null[entries[1]].reshape(1, -1)])
+        values, vectors = np.linalg.eigh(flat @ flat.T)
+        for kappa in vectors[:, values > others - 0.01].T:
+            pattern = np.broadcast_to(np.expand_dims(kappa[:n], rest), shape)
+            columns = np.concatenate([_along(shape, rest, pattern), kappa[n] * np.eye(others)])
+            names = sorted(self.leaves[k].name for k in (kernel, bias))
+            yield Candidate(np.concatenate(entries), columns, _one(f"offsets that cancel: {_listed(names)}", names))
+
+    def _cuts(self) -> dict[int, dict[int, list[Member]]]:
+        """Members of each cut, by atom."""
+        found: dict[int, dict[int, list[Member]]] = defaultdict(lambda: defaultdict(list))
+        for member in self.spaces.members:
+            found[member.atom][member.cut].append(member)
+        return found
+
+    def rotations(self, shared: bool) -> Iterator[Candidate]:
+        """Rotations of a space: writers turn, readers turn, and behind a gain both in its scale.
+
+        Those that many leaves share, as the stream of a transformer, or the others.
+        """
+        gained = {gain.atom for gain in self.spaces.gains}
+        for atom, cuts in sorted(self._cuts().items()):
+            n = self.spaces.sizes[atom]
+            count, size = n * (n - 1) // 2, sum(leaf.value.size for leaf in self.leaves)
+            members = [m for ms in cuts.values() for m in ms]
+            if shared != (atom in gained or len({m.leaf for m in members}) > SHARED):
+                continue
+            if not 0 < count <= COLUMNS or count * size > NUMBERS:
+                continue
+            scales = self._scales_of(atom, cuts)
+            if scales is None:
+                continue
+            turn = _rotations(n)
+            columns = np.zeros((count, size))
+            for member in members:
+                d = scales[member.cut]
+                generators = turn * d[None, None, :] / d[None, :, None]
+                leaf = self.leaves[member.leaf]
+                columns[:, leaf.start : leaf.start + leaf.value.size] += self._turned(member, generators)
+            names = sorted({self.leaves[m.leaf].name for m in members})
+            rows = np.flatnonzero(columns.any(0))
+            name = f"rotations of the {n} coordinates that {_listed(names)} share"
+            yield Candidate(rows, columns[:, rows].T, _one(name, names))
+
+    def parted_rotations(self, account: Account) -> Iterator[Candidate]:
+        """Rotations of a space in which each leaf turns by itself: those that leave alone what some of them write."""
+        open_ = _open(self.leaves, account)
+        for atom, cuts in sorted(self._cuts().items()):
+            n, scales = self.spaces.sizes[atom], self._scales_of(atom, cuts, parted=True)
+            members = [m for ms in cuts.values() for m in ms if m.leaf in open_]
+            if scales is None or n < 2 or len(members) < 2 or n * (n - 1) // 2 * len(members) > PARTED:
+                continue
+            turn = _rotations(n)
+            columns = _Columns(self.leaves)
+            for member in members:
+                d = scales[member.cut]
+                turned = self._turned(member, turn * d[None, None, :] / d[None, :, None])
+                columns.add(member.leaf, turned.T, [member.leaf] * len(turn))
+            if columns.fits:
+                leaf_of = np.array(columns.marks)
+                yield Candidate(*columns.assembled(), self._sharing(leaf_of, f"rotations of the {n} coordinates that"))
+
+    def _sharing(self, leaf_of: np.ndarray, what: str) -> Callable[[Part], Iterator[Named]]:
+        def named(part: Part) -> Iterator[Named]:
+            for found, _, moved in by_unit(part, np.zeros(len(leaf_of), int), leaf_of):
+                names = sorted(self.leaves[k].name for k in moved)
+                yield f"{what} {_listed(names)} share", found, tuple(names)
+
+        return named
+
+    def joints(self, account: Account) -> Iterator[Candidate]:
+        """Changes of basis of a cut against a part of a longer axis, as where variables are joined or divided."""
+        tried, effort, open_ = 0, 0, _open(self.leaves, account)
+        for atom, cuts in sorted(self._cuts().items()):
+            n = self.spaces.sizes[atom]
+            generators = np.eye(n * n).reshape(n * n, n, n)
+            for members in cuts.values():
+                if n < 2 or n * n > OFFSET or not {m.leaf for m in members} <= set(open_):
+                    continue
+                own = {m.leaf for m in members}
+                for leaf in (k for k in open_ if k not in own):
+                    for slot, start, reads in _stretches(self.leaves[leaf].value.shape, n):
+                        rows = sum(self.leaves[k].value.size for k in {leaf, *own})
+                        tried, effort = tried + 1, effort + rows * n**4
+                        if tried > PAIRS or effort > EFFORT:
+                            return
+                        yield from self._joint(members, generators, leaf, slot, start, reads)
+
+    def _joint(
+        self,
+        members: list[Member],
+        generators: Float[np.ndarray, "c n n"],
+        leaf: int,
+        slot: int,
+        start: int,
+        reads: bool,
+    ) -> Iterator[Candidate]:
+        count, n = generators.shape[:2]
+        changed = {k: np.zeros((count, self.leaves[k].value.size)) for k in sorted({leaf, *(m.leaf for m in members)})}
+        for member in members:
+            changed[member.leaf] += self._turned(member, generators)
+        value = self.leaves[leaf].value
+        part = np.moveaxis(np.moveaxis(value, slot, 0)[start : start + n], 0, slot)
+        whole = changed[leaf].reshape(count, *value.shape)
+        turned = _turned(part, slot, reads, generators).reshape(count, *part.shape)
+        np.moveaxis(whole, slot + 1, 0)[start : start + n] += np.moveaxis(turned, slot + 1, 0)
+        rows = np.concatenate([self.leaves[k].entries for k in changed])
+        columns = np.concatenate(list(changed.values()), 1).T
+        if columns.size <= NUMBERS:
+            name, names = self.leaves[leaf].name, sorted({self.leaves[m.leaf].name for m in members})
+            place = f"{start} to {start + n - 1} along axis {slot}"
+            what = f"change of basis of {counted(n, 'unit')} between {name} ({place}) and {_listed(names)}"
+            yield Candidate(rows, columns, _one(what, [name, *names]))
+
+    def _scales_of(self, atom: int, cuts: Mapping[int, Any], parted: bool = False) -> dict[int, np.ndarray] | None:
+        """The product of the gains between a first cut and each other one; None if a gain has a zero.
+
+        Where something else than gains is between two cuts: None too, or if `parted` one more cut is a first one.
+        """
+        gains: dict[int, list[tuple[int, Gain]]] = defaultdict(list)
+        for gain in self.spaces.gains:
+            if gain.atom == atom:
+                gains[gain.before].append((1, gain))
+                gains[gain.after].append((-1, gain))
+        found: dict[int, np.ndarray] = {}
+        behind = {gain.after for gain in self.spaces.gains if gain.atom == atom}
+        for first in sorted(cuts, key=lambda cut: (cut in behind, cut)):  # rotations are those before the gains
+            if first in found:
+                continue
+            if found and not parted:
+                return None
+            found[first] = np.ones(self.spaces.sizes[atom])
+            waiting = [first]
+            while waiting:
+                cut = waiting.pop()
+                for sense, gain in gains[cut]:
+                    other = gain.after if sense == 1 else gain.before
+                    value = self.values[gain.leaf]
+                    if other in found or value.ndim != 1:
+                        continue
+                    if not np.all(value):
+                        return None
+                    found[other] = found[cut] * value ** (sense * gain.power)
+                    waiting.append(other)
+        return found
+
+    def _turned(self, member: Member, generators: Float[np.ndarray, "c n n"]) -> Float[np.ndarray, "c p"]:
+        """Changes of a leaf: v ↦ vX along an axis of a writer, v ↦ −Xv along that of a reader."""
+        return _turned(self.values[member.leaf], member.slot, member.reads, generators)
+
+    def bases(self) -> Iterator[Candidate]:
+        """Changes of basis of a cut, and of two that are contracted with each other: q X and k Y with X Yᵀ = 1.
+
+        And of all cuts of a chain by one matrix: units whose function stays linear, as ReLU of what is positive.
+        """
+        forms = self.spaces.forms
+        paired = {(atom, cut) for atom, *cuts in forms for cut in cuts}
+        for atom, cuts in sorted(self._cuts().items()):
+            for cut in sorted(cuts):
+                if (atom, cut) not in paired:
+                    yield from self._bases(atom, [(cuts[cut], 1)])
+            for chain in sorted({self.spaces.chains[cut] for cut in cuts}):
+                chained = [cut for cut in cuts if self.spaces.chains[cut] == chain]
+                if len(chained) > 1 and not any((atom, cut) in paired for cut in chained):
+                    together = [m for cut in chained for m in cuts[cut]]
+                    yield from self._bases(atom, [(together, 1)], " where the function between is linear")
+            for a, b in (pair for other, *pair in forms if other == atom):
+                yield from self._bases(atom, [(cuts.get(a, []), 1), (cuts.get(b, []), -1)])
+
+    def _bases(self, atom: int, sides: list[tuple[list[Member], int]], where: str = "") -> Iterator[Candidate]:
+        """Every matrix X in each group of the first side, and −Xᵀ of the second."""
+        members = [m for side, _ in sides for m in side]
+        if len({m.leaf for m in members}) < 2 and len({m.reads for m in members}) < 2:
+            return
+        batch = self._batch({m.leaf for m in members}, atom)
+        n, copies, size = self.spaces.sizes[atom], self._size(batch), sum(leaf.value.size for leaf in self.leaves)
+        count = copies * n * n
+        if n < 2 or count > COLUMNS or count * size > NUMBERS:
+            return
+        generators = np.eye(n * n).reshape(n * n, n, n)
+        columns = np.zeros((copies, n * n, size))
+        for side, sign in sides:
+            for member in side:
+                leaf, labels = self.leaves[member.leaf], self.spaces.labels[member.leaf]
+                turned = self._turned(member, generators if sign > 0 else -generators.transpose(0, 2, 1))
+                which = _along(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
+                columns[:, :, leaf.start : leaf.start + leaf.value.size] += which.T[:, None] * turned[None]
+        together = columns.reshape(-1, size)
+        rows = np.flatnonzero(together.any(0))
+        names = sorted({self.leaves[m.leaf].name for m in members})
+        groups = f" in each of {copies} groups" if copies > 1 else ""
+        name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}{where}"
+        yield Candidate(rows, together[:, rows].T, _one(name, names))
+
+    def residuals(self) -> Iterator[Candidate]:
+        """Kernels beside a residual path, x + x W, against what writes x: each changes by matrices of its own."""
+        for atom, cuts in sorted(self._cuts().items()):
+            for members in cuts.values():
+                beside = {m.leaf for m in members if m.reads} & {m.leaf for m in members if not m.reads}
+                n = self.spaces.sizes[atom]
+                writers = [m for m in members if not m.reads and m.leaf not in beside]
+                if not beside or any(self.leaves[k].value.size > OFFSET for k in beside) or n * n > OFFSET:
+                    continue
+                columns = _Columns(self.leaves)
+                for leaf in sorted(beside):
+                    columns.add(leaf, np.eye(self.leaves[leaf].value.size), [leaf] * self.leaves[leaf].value.size)
+                for member in writers:
+                    turned = self._turned(member, np.eye(n * n).reshape(n * n, n, n)).T
+                    columns.add(member.leaf, turned, [member.leaf] * n * n)
+                if columns.fits:
+                    yield Candidate(*columns.assembled(), self._beside(np.array(columns.marks), n))
+
+    def _beside(self, leaf_of: np.ndarray, n: int) -> Callable[[Part], Iterator[Named]]:
+        def named(part: Part) -> Iterator[Named]:
+            for found, _, moved in by_unit(part, np.zeros(len(leaf_of), int), leaf_of):
+                names = [self.leaves[k].name for k in moved]
+                if len(names) > 1:
+                    yield f"change of basis of {counted(n, 'unit')} between {_listed(names)}", found, tuple(names)
+
+        return named
+
+
+def _rotations(n: int) -> Float[np.ndarray, "c n n"]:
+    """A basis of the antisymmetric matrices."""
+    i, j = np.triu_indices(n, 1)
+    found = np.zeros((len(i), n, n))
+    found[np.arange(len(i)), i, j], found[np.arange(len(i)), j, i] = 1, -1
+    return found
+
+
+def _stretches(shape: Sequence[int], n: int) -> Iterator[tuple[int, int, bool]]:
+    """Parts of n entries of longer axes: the axis, the first entry, and whether the leaf reads there or writes."""
+    for slot, size in enumerate(shape):
+        starts = range(0, size, n) if size % n == 0 else range(size - n + 1)
+        if size > n:
+            yield from ((slot, start, reads) for start in starts for reads in (True, False))
+
+
+def _turned(
+    value: np.ndarray, slot: int, reads: bool, generators: Float[np.ndarray, "c n n"]
+) -> Float[np.ndarray, "c p"]:
+    moved = np.moveaxis(value, slot, -1)
+    changes = -np.einsum("...j,cij->c...i", moved, generators) if reads else moved @ _wide(generators, moved.ndim)
+    return np.moveaxis(changes, -1, slot + 1).reshape(len(generators), -1)
+
+
+def _wide(generators: np.ndarray, ndim: int) -> np.ndarray:
+    """Matrices that multiply an array of some axes along the last one, all at once."""
+    return generators.reshape(len(generators), *(1,) * (ndim - 2), *generators.shape[1:]) if ndim > 1 else generators
+
+
+def _numbers(units: Sequence[int]) -> str:
+    return ", ".join(map(str, units)) if len(units) <= 12 else f"{', '.join(map(str, units[:12]))}, …"

@@ -10,8 +10,8 @@ import jax
 import jax.core
 import numpy as np
 
+from lngeom._core.programs import QUICKLY
 from lngeom.checks._frameworks import mode
-from lngeom.checks._orbits import QUICKLY
 from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
 from lngeom.checks.recorded.tape import Made, Tape, shared

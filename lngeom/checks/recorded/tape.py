@@ -10,8 +10,8 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom._core.programs import QUICKLY
 from lngeom._core.trees import leaf_path
-from lngeom.checks._orbits import QUICKLY
 from lngeom.checks.recorded.layer import (
     Apply,
     Arrays,

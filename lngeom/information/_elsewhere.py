@@ -1,0 +1,164 @@
+"""The outputs at other inputs of the same kind: whether a direction is null for these data alone.
+
+Each leaf of the inputs is drawn anew from its own range: between two of its values where they are real numbers, from
+its first integer to its last, or from its values where they are few. So zeros, repeated rows and parts that share no
+input, which hide directions, do not stay.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lngeom._core.text import counted
+from lngeom.information._problem import Problem
+from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms
+from lngeom.information._sharding import Placement
+
+DRAWS = 20
+"""Most draws of other inputs, which stop once another one sees no further direction."""
+
+AT_A_TIME = 8
+"""Directions whose forms are computed in one call: one program does for any number."""
+
+
+def forms(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
+    """vᵀFv of columns; one program for all numbers of columns."""
+    batch = min(AT_A_TIME, F.plan.batch)
+    found = F.summed(_of_parts(quadratic_forms), _padded(F, columns), at=product_chunks, batch=batch)
+    return np.asarray(found, np.float64)[: columns.shape[1]]
+
+
+def gram(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "m m"]:
+    """Vᵀ F V of columns; one program for all numbers of columns."""
+    batch = min(AT_A_TIME, F.plan.batch)
+    found = F.summed(_of_parts(products), _padded(F, columns), at=product_chunks, batch=batch)
+    return columns.T @ np.asarray(found, np.float64)[:, : columns.shape[1]]
+
+
+def _padded(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P M"]:
+    """The columns with further ones of zeros, up to a multiple of `AT_A_TIME`."""
+    return np.pad(columns, ((0, 0), (0, -columns.shape[1] % AT_A_TIME))).astype(F.problem.dtype)
+
+
+def _of_parts(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
+    """The same for any number of columns, by a program for `AT_A_TIME` of them."""
+
+    def all_of(problem: Problem, at: Placement, columns: Float[np.ndarray, "P M"], batch: int) -> np.ndarray:
+        some = np.split(columns, columns.shape[1] // AT_A_TIME, 1)
+        return np.concatenate([np.asarray(function(problem, at, part, batch)) for part in some], -1)
+
+    return all_of
+
+
+class Elsewhere:
+    """The Fisher matrix at other inputs: those of each part, where it is a sum, come from the part's own.
+
+    Args:
+        F: at the inputs given.
+        largest: the largest singular value of its factor.
+    """
+
+    def __init__(self, F: AbstractFisher, largest: float):
+        self.given, self.largest = F, largest
+        self._first = self._at(0)
+
+    def _at(self, draw: int) -> AbstractFisher:
+        def drawn(problem: Problem, part: int) -> Problem:
+            rng = np.random.default_rng((draw, part))
+            return replace(problem, inputs=jax.tree.map(lambda leaf: _drawn(leaf, rng), problem.inputs), scores=None)
+
+        return self.given.changed(drawn)
+
+    def _sizes(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
+        """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
+        return np.sqrt(np.maximum(forms(self._first, columns), 0)) / self.largest
+
+    def seen_of(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[Float[np.ndarray, "P j"] | None]:
+        """Of each family of orthonormal null directions, those that are not null at the other inputs (see `seen`).
+
+        One random direction of a family is null there only where all are. None where the outputs are not finite.
+        """
+        if not families:
+            return []
+        rng = np.random.default_rng(1)
+        sizes = self._sizes(np.stack([columns @ _unit(rng, columns.shape[1]) for columns in families], 1))
+        found: list[np.ndarray | None] = []
+        for columns, size in zip(families, sizes, strict=True):
+            hidden = columns[:, :0] if size < 10 * close else self.seen(columns, close)
+            found.append(hidden if np.isfinite(size) else None)
+        return found
+
+    def seen(self, columns: Float[np.ndarray, "P m"], close: float) -> Float[np.ndarray, "P j"]:
+        """An orthonormal basis of those of null directions that are not null at the other inputs."""
+        m = columns.shape[1]
+        if m == 1:
+            sizes = self._sizes(columns)
+            return columns if sizes[0] >= 10 * close else columns[:, :0]
+        total, found = np.zeros((m, m)), np.zeros((m, 0))
+        for draw in range(DRAWS):  # so many samples see no more than so many directions
+            total += gram(self._at(draw) if draw else self._first, columns)
+            if not np.all(np.isfinite(total)):
+                break
+            values, vectors = np.linalg.eigh(total)
+            before, found = found, vectors[:, np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close]
+            if found.shape[1] in {before.shape[1], m}:
+                break
+        return columns @ found
+
+    def described(self) -> str:
+        """What the given inputs are like; of those of a loader or a sum, how many there are."""
+        F = self.given
+        return counted(F.samples, "sample") if F.in_parts else describe_rows(F.problem)
+
+
+def _unit(rng: np.random.Generator, size: int) -> Float[np.ndarray, " m"]:
+    v = rng.normal(size=size)
+    return v / np.linalg.norm(v)
+
+
+def _drawn(leaf: Any, rng: np.random.Generator) -> Any:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    values = np.asarray(leaf)
+    if not values.size or values.dtype == bool:
+        return jnp.asarray(rng.permutation(values.reshape(-1)).reshape(values.shape))
+    if np.issubdtype(values.dtype, np.integer):
+        low, high = int(values.min()), int(values.max())
+        return jnp.asarray(rng.integers(low, high, values.shape, endpoint=True).astype(values.dtype))
+    wide = values.astype(np.float64).reshape(-1)
+    a, b = rng.choice(wide, wide.size), rng.choice(wide, wide.size)
+    share = rng.random(wide.size) if not np.all(wide == np.round(wide)) else np.zeros(wide.size)
+    return jnp.asarray((a + share * (b - a)).reshape(values.shape), leaf.dtype)
+
+
+def describe_rows(problem: Problem) -> str:
+    """How many rows the inputs have, how many of them are distinct, and parts of them that share no input."""
+    rows = np.concatenate(
+        [
+            np.asarray(leaf, np.float64).reshape(len(leaf), -1)
+            for leaf in jax.tree.leaves(problem.inputs)
+            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        ],
+        1,
+    )[: problem.samples]
+    distinct = len(np.unique(rows, axis=0))
+    parts = _parts(rows != 0)
+    text = f"{distinct} distinct rows of {len(rows)}"
+    return text if parts < 2 else f"{text}, in {parts} parts that share no input"
+
+
+def _parts(used: np.ndarray) -> int:
+    """Number of groups of rows that have no input in common that is not zero."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    n, d = used.shape
+    row, column = np.nonzero(used)
+    graph = csr_matrix((np.ones(len(row)), (row, n + column)), shape=(n + d, n + d))
+    _, labels = connected_components(graph, directed=False)
+    return len(np.unique(labels[:n]))
