@@ -122,9 +122,10 @@ def keras(layer: Any, shape: tuple[int, ...], training: bool) -> Callable | Open
 
     @functools.cache
     def twin(dtype):
-        made = type(layer).from_config(layer.get_config() | {"dtype": dtype.name})
-        made.build(shape)
-        made.set_weights([np.asarray(w).astype(dtype) for w in weights])
+        with jax.ensure_compile_time_eval():  # its variables are values, also where this is traced
+            made = type(layer).from_config(layer.get_config() | {"dtype": dtype.name})
+            made.build(shape)
+            made.set_weights([np.asarray(w).astype(dtype) for w in weights])
         return made
 
     def eager(a):

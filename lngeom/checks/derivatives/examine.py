@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -115,7 +114,7 @@ def cases(subject: Subject, vector: Vector, seed: int) -> Iterator[Case]:
 
     Where outputs are not finite, there is no derivative, and the point is left out.
     """
-    values = vector.values()
+    values = vector.values
     first = vector.draw(seed)
     wide = _wide(subject, vector, first)
     rng = np.random.default_rng(seed + 1)
@@ -183,9 +182,9 @@ def _examined(case: Case, engine: Engine, route: Route, dtype: str) -> tuple[Der
     bare = Derivative(f"{engine.name}{route.name}", route.order, route.formula, dtype, case.name, Answer.UNDEFINED)
     try:
         found = run(case, engine, route, dtype)
+        return judged(case, route, found, bare), found
     except Exception as error:  # any error of a framework is a result
         return replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200]), None
-    return judged(case, route, found, bare), found
 
 
 def _finite(result: Derivative) -> Derivative:
@@ -197,9 +196,8 @@ def _finite(result: Derivative) -> Derivative:
 
 def run(case: Case, engine: Engine, route: Route, dtype: str) -> np.ndarray:
     """A route at the point of a case, in a dtype."""
-    made = route.make(engine, case.vector)
-    compiled = made if case.vector.opened.torch else jax.jit(made)
-    return engine.run(compiled, *(a.astype(jnp.dtype(dtype)) for a in (case.x, case.u, case.v, case.c)))
+    arrays = (a.astype(jnp.dtype(dtype)) for a in (case.x, case.u, case.v, case.c))
+    return engine.run(case.vector.route(engine, route), *arrays)
 
 
 def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Derivative:
@@ -253,7 +251,7 @@ def _allowed(case: Case, order: int, dtype: str) -> float:
     if dtype == wide_of(case):
         return EXACT[order] if dtype == "float64" else ROUNDINGS[order] * float(info.eps)
     units = ROUNDINGS[order] if info.nmant > 20 else ROUNDINGS_16
-    narrow = case.vector.values()(case.x.astype(jnp.dtype(dtype)))
+    narrow = case.vector.values(case.x.astype(jnp.dtype(dtype)))
     off = float(np.max(np.abs(narrow - case.outputs))) / (_size(case.outputs) or 1.0)
     return max(units * float(info.eps), 16 * 4 ** (order - 1) * off)
 
@@ -276,9 +274,8 @@ def _batched(case: Case, engine: Engine, found: Mapping[str, np.ndarray | None],
             argument="a batch",
         )
         try:
-            together = engine.vmap(route.make(engine, case.vector))
-            made = together if case.vector.opened.torch else jax.jit(together)
-            first = engine.run(made, *stacks)[0]
+            together = case.vector.compiled(engine.vmap(route.make(engine, case.vector)))
+            first = engine.run(together, *stacks)[0]
         except Exception as error:  # any error of a framework is a result
             yield replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200])
             continue

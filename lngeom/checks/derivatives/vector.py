@@ -1,7 +1,8 @@
 """A layer as a function of one vector, which holds its inputs, weights, gain and bias one after another."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.checks.derivatives.routes import Engine, Jax, TorchAutograd, TorchFunc
+from lngeom.checks.derivatives.routes import Engine, Jax, Route, TorchAutograd, TorchFunc
 from lngeom.checks.subject import UNITS, Opened, Subject
 
 SAMPLES, INPUTS = 3, 4
@@ -36,8 +37,9 @@ class Vector:
     shapes: Mapping[str, tuple[int, ...]]
     arrays: int
     start: Mapping[str, Float[np.ndarray, "..."]]
+    _routes: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def slices(self) -> dict[str, slice]:
         """Where each argument stands."""
         ends = np.cumsum([0, *(int(np.prod(s)) for s in self.shapes.values())])
@@ -53,10 +55,22 @@ class Vector:
         """The ways in which its framework differentiates."""
         return (TorchFunc(), TorchAutograd()) if self.opened.torch else (Jax(),)
 
+    @cached_property
     def values(self) -> Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " M"]]:
         """The layer on vectors of NumPy, in their dtype."""
-        call, engine = self if self.opened.torch else jax.jit(self), self.engines()[0]
+        call, engine = self.compiled(self), self.engines()[0]
         return lambda x: engine.run(call, x)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of arrays of the framework, compiled where that is JAX."""
+        return function if self.opened.torch else jax.jit(function)
+
+    def route(self, engine: Engine, route: Route) -> Callable[..., Any]:
+        """A route of the layer, which is compiled once a dtype."""
+        key = engine.name, route.name
+        if key not in self._routes:
+            self._routes[key] = self.compiled(route.make(engine, self))
+        return self._routes[key]
 
     def split(self, x: Float[np.ndarray, " P"]) -> Iterator[tuple[str, Float[np.ndarray, "..."]]]:
         """Each argument with its values."""
