@@ -54,6 +54,21 @@ def test_audit_your_own_layer(capsys):
     assert "\nAs layer norm, in " in capsys.readouterr().out
 
 
+def test_derivative_of_layer_norm(capsys):
+    found = run("derivative_of_layer_norm")
+    words = {
+        "statistics as constants": "mean and variance of a row are treated as constants",
+        "mean forgotten": "the derivative of the mean of a row is missing",
+        "gain forgotten": "as if gain were 1",
+        "inputs for n": "multiplied by the inputs, not by the normalized inputs",
+        "cut off": "what a derivative depends on is cut off",
+    }
+    assert found.pop("right") == ""
+    assert set(found) == set(words)
+    assert all(words[name] in found[name] for name in words)
+    assert "Derivatives of Norm in inputs, gain: all " in capsys.readouterr().out
+
+
 def test_effective_learning_rate():
     found = run("effective_learning_rate")
     assert found["last"] < found["first"] / 2

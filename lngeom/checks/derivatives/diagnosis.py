@@ -178,12 +178,13 @@ def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tu
     x = dict(case.vector.split(case.x))["inputs"]
     if found.shape != x.shape or case.outputs.size != x.size:
         return
-    off, c = found - truth, case.c.reshape(x.shape)
+    off, constants = found - truth, _by_constants(found, case.c.reshape(x.shape))
+    alike = float(np.max(np.ptp(constants / case.c.reshape(x.shape), axis=0))) < CLOSE * float(
+        np.max(np.abs(constants))
+    )
+    yield f"mean and variance of {'the batch' if alike else 'a row'} are treated as constants", constants
     for axes, of in (((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")):
-        constant = f"mean and variance of {of} are treated as constants"
         scale = f"the derivative of the scale of {of} is missing or has a wrong factor"
-        yield constant, _fit(found, c, axes)
-        yield constant, _fit(found, c * _gain(case), axes)
         yield f"the derivative of the mean of {of} is missing or wrong", truth + _fit(off, np.ones_like(x), axes)
         yield scale, truth + _fit(off, x - x.mean(axes, keepdims=True), axes)
         yield scale, truth + _fit(off, x, axes)
@@ -198,16 +199,10 @@ def _fit(values: np.ndarray, by: np.ndarray, axes: tuple[int, ...]) -> np.ndarra
     return k * by
 
 
-def _gain(case: Case) -> np.ndarray:
-    """The parameter that multiplies units: without it all rows of the outputs are equal."""
-    units = case.vector.shapes["inputs"][-1]
-    for name, at in list(case.vector.slices.items())[case.vector.arrays :]:
-        if case.vector.shapes[name] == (units,):
-            moved = case.x.copy()
-            moved[at] = 0
-            if np.ptp(case.values(moved).reshape(-1, units), axis=0).max() < 1e-6:
-                return case.x[at]
-    return np.ones(units)
+def _by_constants(found: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The nearest gradient that is c times a number for each row and one for each unit, such as 1/σ and the gain."""
+    u, s, v = np.linalg.svd((found / c).reshape(-1, found.shape[-1]), full_matrices=False)
+    return c * (s[0] * np.outer(u[:, 0], v[0])).reshape(found.shape)
 
 
 def _sums(case: Case, at: slice, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.programs import QUICKLY
 from lngeom.checks.derivatives.routes import Engine, Jax, Route, TorchAutograd, TorchFunc
 from lngeom.checks.subject import UNITS, Opened, Subject
 
@@ -62,8 +63,8 @@ class Vector:
         return lambda x: engine.run(call, x)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of arrays of the framework, compiled where that is JAX."""
-        return function if self.opened.torch else jax.jit(function)
+        """A function of arrays of the framework, compiled where that is JAX: quickly, since it runs a few times."""
+        return function if self.opened.torch else jax.jit(function, compiler_options=QUICKLY)
 
     def route(self, engine: Engine, route: Route) -> Callable[..., Any]:
         """A route of the layer, which is compiled once a dtype."""
