@@ -102,7 +102,7 @@ def draw(reports: dict[str, Derivatives], out: Path) -> None:
         for route, marker, label in (("vjp", "o", "first derivative"), ("vjp∘vjp", "x", "second derivative")):
             errors = [max(report[route].deviation, 1e-16) for report in reports.values()]
             axis.plot(errors, list(reports), marker, label=label)
-        axis.axvline(reports["right"]["vjp"].tolerance, color="0.6", linewidth=0.8)
+        axis.axvline(reports["right"]["vjp"].tolerance, color=plots.style.GUIDE, linewidth=0.8)
         axis.set(
             xscale="log", xlabel="largest relative error of a derivative; beyond the line, rounding does not explain it"
         )

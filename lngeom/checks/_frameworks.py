@@ -194,9 +194,8 @@ def torch(module: Any, shape: tuple[int, ...], training: bool) -> tuple[Callable
             part.running_mean = part.running_var = part.num_batches_tracked = None
 
     def opened(params, a):
-        state = {
-            name: value.to(a.dtype) if value.is_floating_point() else value for name, value in free.named_buffers()
-        }
+        buffers = free.named_buffers()  # copies, since a layer may write to them
+        state = {k: v.to(a.dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in buffers}
         out = torch.func.functional_call(free, {**params, **state}, (a.movedim(-1, 1) if channels_first else a,))
         return out.movedim(1, -1) if channels_first else out
 

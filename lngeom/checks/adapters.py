@@ -244,11 +244,11 @@ class _Adapted(NamedTuple):
     function: Callable[..., Any]
     takes_weights: bool = False
     after_call: Callable[..., tuple[np.ndarray, ...]] | None = None
-    opened: Opened | None = None
+    opened: tuple[Opened, ...] = ()
 
 
 def _closed(opened: Opened, takes_weights: bool = False) -> _Adapted:
-    return _Adapted(opened.closed(), takes_weights, None, opened)
+    return _Adapted(opened.closed(), takes_weights, None, (opened,))
 
 
 def _adapters() -> dict[str, Callable[..., _Adapted]]:
@@ -263,7 +263,7 @@ def _adapters() -> dict[str, Callable[..., _Adapted]]:
 
     def torch(layer, shape, training, kind):
         call, after, opened = _frameworks.torch(layer, shape, training)
-        return _Adapted(call, False, after, opened)
+        return _Adapted(call, False, after, (opened,))
 
     return {
         "function": _function,
@@ -345,9 +345,11 @@ def _function(layer, shape, training, kind):
             lambda *arrays: _on_tensors(layer)(*arrays)[0],
             needed == 2,
             lambda *arrays: _on_tensors(layer)(*arrays)[1],
-            Opened({}, lambda params, *tensors: layer(*tensors), torch=True),
+            (Opened({}, lambda params, *tensors: layer(*tensors), torch=True),),
         )
-    return _Adapted(jax.jit(layer), needed == 2, left, Opened({}, lambda params, *arrays: layer(*arrays)))
+    opened = Opened({}, lambda params, *arrays: layer(*arrays))
+    both = (opened, opened._replace(torch=True)) if _gives_tensors(layer, *ones) else (opened,)
+    return _Adapted(jax.jit(layer), needed == 2, left, both)
 
 
 def _on_tensors(layer):
@@ -358,6 +360,15 @@ def _on_tensors(layer):
         return _frameworks.from_torch(layer(*tensors)), tuple(map(_frameworks.from_torch, tensors))
 
     return call
+
+
+def _gives_tensors(layer, *arrays) -> bool:
+    """Whether a function, which JAX can trace, is also one of torch."""
+    torch = sys.modules.get("torch")
+    try:
+        return bool(torch) and isinstance(layer(*map(_frameworks.torch_tensor, arrays)), torch.Tensor)
+    except Exception:
+        return False
 
 
 def _runs(function, *arrays) -> bool:

@@ -102,7 +102,8 @@ class Subject:
         after_call: calls the layer on writable copies and returns them after the call; None if it cannot write to its
             arguments.
         rebuild: makes the same layer with another number of units; None if the number is fixed.
-        opened: the layer with its parameters as arguments; None if it can be evaluated alone.
+        opened: the layer with its parameters as arguments, for each framework that runs it; empty if it can be
+            evaluated alone.
     """
 
     name: str
@@ -118,7 +119,7 @@ class Subject:
     options: tuple[tuple[str, Any], ...] = ()
     after_call: Callable[..., tuple[np.ndarray, ...]] | None = None
     rebuild: "Callable[[int], Subject] | None" = None
-    opened: Opened | None = None
+    opened: tuple[Opened, ...] = ()
 
     def with_units(self, units: int) -> "Subject":
         """The same layer for another number of units, where that is possible; otherwise the layer itself."""

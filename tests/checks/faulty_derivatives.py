@@ -220,4 +220,4 @@ def subject(norm: Norm, backward: Callable) -> Subject:
 
     normalized.defvjp(lambda a, gain, bias: (normalized(a, gain, bias), (a, gain)), lambda kept, c: backward(*kept, c))
     opened = Opened({"gain": np.ones(H), "bias": np.zeros(H)}, lambda p, a: normalized(a, p["gain"], p["bias"]))
-    return Subject("norm", opened.closed(), False, units=H, opened=opened)
+    return Subject("norm", opened.closed(), False, units=H, opened=(opened,))

@@ -40,7 +40,7 @@ def test_a_backward_pass_by_hand_without_a_fault_is_right(norm):
 def test_stock_layers_are_right(layer):
     report = check_derivatives(layer)
     assert not report.wrong
-    assert {r.order for r in report.results if r.answer is Answer.RIGHT} == {1, 2, 3}
+    assert {r.order for r in report.results if r.answer is Answer.RIGHT} == {0, 1, 2, 3}
     assert {r.dtype for r in report.results} == {"float64", "float32"}
 
 
@@ -77,7 +77,7 @@ def test_text_fits(width):
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="dtype must be float64"):
+    with pytest.raises(ValueError, match="dtype must be one of float64"):
         check_derivatives(lg.nn.LayerNorm(6), dtype="int32")
     with pytest.raises(ValueError, match="no function that JAX or torch differentiates"):
         check_derivatives(lambda a: np.asarray(a) / np.std(np.asarray(a), -1, keepdims=True))
@@ -87,6 +87,67 @@ def test_bad_input():
         lg.checks.parametrize_with_derivatives([])
     with pytest.raises(KeyError, match="no route 'hvp'"):
         check_derivatives(lambda a: a * 2.0)["hvp"]
+
+
+def from_backward(forward, backward):
+    """A function of JAX with its own backward pass."""
+    f = jax.custom_vjp(forward)
+    f.defvjp(lambda a: (forward(a), a), backward)
+    return f
+
+
+def test_a_wrong_second_derivative_of_a_linear_layer():
+    wave = lambda a, c: (3 * c + (jnp.sin(a) - jax.lax.stop_gradient(jnp.sin(a))) * c,)  # noqa: E731
+    report = check_derivatives(from_backward(lambda a: 3 * a, wave))
+    assert report["vjp"].answer is Answer.RIGHT
+    assert report["vjp∘vjp"].answer is Answer.WRONG
+    assert not check_derivatives(lambda a: 3 * a).wrong
+
+
+def test_one_entry_of_many_is_seen():
+    double = lambda a, c: (c.at[-1, -1].multiply(2),)  # noqa: E731
+    report = check_derivatives(from_backward(lambda a: 1 * a, double), units=64)
+    assert report["vjp"].answer is Answer.WRONG
+    assert report["vjp"].argument == "all arguments together"
+
+
+def test_an_input_that_is_kept_in_16_bits():
+    def backward(a, c):
+        kept = a.astype(jnp.bfloat16).astype(a.dtype)
+        return (c * 2 * kept,)
+
+    report = check_derivatives(from_backward(lambda a: a**2, backward))
+    assert "as a tensor kept in bfloat16 makes it" in " ".join(report.diagnosis)
+
+
+def test_outputs_that_are_not_finite_in_a_dtype_are_no_evidence():
+    report = check_derivatives(lambda a: a * 1e5, dtype="float16")
+    assert not report.wrong
+    assert {r.note for r in report.results if r.dtype == "float16" and not r.point} == {
+        "outputs are not finite in float16"
+    }
+
+
+@pytest.mark.parametrize("layer", [lambda a: jnp.maximum(a, 0.0), lambda a: a * 2.0, jax.nn.softmax, jnp.tanh])
+def test_functions_without_a_norm_are_right(layer):
+    report = check_derivatives(layer)
+    assert not report.wrong
+    assert all(r.answer is Answer.RIGHT for r in report.results if not r.point and r.order < 3)
+
+
+def test_what_is_no_array_of_numbers_is_refused():
+    for layer, said in (
+        (lambda a: jnp.argmax(a, -1), "one array of floating numbers is expected of a layer; got int"),
+        (lambda a: (a, a), "one array of floating numbers is expected of a layer; got tuple"),
+        (lambda a: a[:0], "has no outputs"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            check_derivatives(layer)
+    for name, value in (("units", 0), ("units", 2.5), ("seed", -1), ("positions", True)):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+            check_derivatives(lambda a: a, **{name: value})
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        check_derivatives(lambda a: a, dtype=None)
 
 
 def test_the_decorator_fails_with_the_diagnosis():
@@ -155,3 +216,49 @@ def test_peers_are_right(name):
     report = check_derivatives(name)
     assert not report.wrong
     assert report["vjp"].answer is Answer.RIGHT
+
+
+@pytest.mark.peers
+def test_torch_functions():
+    import torch
+
+    def function(backward):
+        class Made(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x / ((x**2).mean(-1).reshape(-1, 1) + 1e-5) ** 0.5
+
+            @staticmethod
+            def backward(ctx, c):
+                return backward(ctx.saved_tensors[0], c)
+
+        return lambda x: Made.apply(x)
+
+    def right(x, c):
+        s = ((x**2).mean(-1, keepdim=True) + 1e-5) ** 0.5
+        return c / s - x * (c * x).mean(-1, keepdim=True) / s**3
+
+    assert not check_derivatives(function(right)).wrong
+    plain = check_derivatives(function(lambda x, c: right(x, c) * (1 if torch.is_grad_enabled() else 2)))
+    assert {r.route for r in plain.wrong} == {"autograd backward"}
+    assert "Gradient in inputs: 2 times the true one" in " ".join(plain.diagnosis)
+    assert check_derivatives(function(lambda x, c: c * 17)).wrong  # JAX runs its forward pass alone
+
+
+@pytest.mark.peers
+def test_torch_layers_at_their_limits():
+    import torch
+    from torch import nn
+
+    for layer in (nn.RMSNorm(1), nn.RMSNorm(1, eps=1e-5), nn.GroupNorm(1, 2), nn.ReLU(inplace=True), nn.Identity()):
+        for seed in range(2):
+            report = check_derivatives(layer, seed=seed)
+            assert not report.wrong, report.to_text(100)
+            assert report.checked
+    with pytest.raises(ValueError, match="differ for the same inputs"):
+        check_derivatives(nn.Dropout(0.5))
+    module = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    check_derivatives(module, training=False)
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())

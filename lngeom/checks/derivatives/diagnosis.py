@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import verb
-from lngeom.checks.derivatives.examine import EXACT, Case, run, wide_of
+from lngeom.checks.derivatives.examine import EXACT, Case, run
 from lngeom.checks.derivatives.report import ORDINALS, Answer, Derivative
-from lngeom.checks.derivatives.routes import ROUTES, Engine
+from lngeom.checks.derivatives.routes import ROUTES, Engine, Route
 
 SHARE = 2e-2
 """Share of a gradient's error that an explanation may leave unexplained."""
@@ -28,8 +28,6 @@ LARGEST = 96
 DIGITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 """Relative rounding of narrower dtypes."""
 
-VJP = next(r for r in ROUTES if r.name == "vjp")
-
 
 def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
     """Sentences about the wrong ones among the results of a layer.
@@ -38,15 +36,15 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
         case: the ordinary point.
         results: all results.
     """
-    wide = wide_of(case)
+    wide = case.wide
     wrong = [r for r in results if r.answer is Answer.WRONG]
     at_large = [r for r in wrong if not r.point]
     exact = [r for r in at_large if r.dtype == wide and not r.route.endswith(")")]
     yield from _orders(results, exact)
-    gradient = next((r for r in exact if r.order == 1 and r.route.endswith("vjp")), None)
+    gradient = next((r for r in exact if r.order == 1 and r.route.endswith(("vjp", "backward"))), None)
     if gradient:
         engine = next(e for e in case.vector.engines() if gradient.route.startswith(e.name))
-        yield from _gradient(case, engine, wide)
+        yield from _gradient(case, engine, next(r for r in ROUTES if gradient.route == engine.name + r.name))
     elif any(r.found == 0 and r.expected for r in exact):
         zero = [r.route for r in exact if r.found == 0 and r.expected]
         yield f"{', '.join(zero)} {verb(len(zero))} zero: what a derivative depends on is cut off, as by detach."
@@ -56,7 +54,7 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
         worst = min(narrow, key=lambda r: (r.order, -r.deviation))
         yield (
             f"Right in {wide}, but {worst.route} is off by {worst.deviation:.0e} in {worst.dtype}, more than rounding "
-            f"explains ({worst.tolerance:.0e}): a sum or a tensor that is kept for the derivative has fewer digits."
+            f"explains ({worst.tolerance:.0e}): a sum or a tensor has fewer digits, or that dtype has a fault."
         )
     batched = [r for r in at_large if r.route.endswith(")")]
     if batched:
@@ -97,9 +95,9 @@ def _special(wrong: Sequence[Derivative], known: set[str]) -> Iterator[str]:
             yield f"At {point} alone, {names} {verb(len(these))} wrong: {worst.found:.6g} for {worst.expected:.6g}."
 
 
-def _gradient(case: Case, engine: Engine, dtype: str) -> Iterator[str]:
+def _gradient(case: Case, engine: Engine, route: Route) -> Iterator[str]:
     """Which error explains the first derivative of reverse mode, for each argument."""
-    found, least = run(case, engine, VJP, dtype), 10 * EXACT[1] if dtype == "float64" else CLOSE
+    found, least = run(case, engine, route), 10 * EXACT[1] if case.wide == "float64" else CLOSE
     for name, at in case.vector.slices.items():
         if at.stop - at.start > LARGEST:
             continue

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from lngeom.checks.derivatives.differences import Differences, Stencils, Value
 from lngeom.checks.derivatives.report import Answer, Derivative
 from lngeom.checks.derivatives.routes import Engine, Route, routes
-from lngeom.checks.derivatives.vector import Vector, rounded
+from lngeom.checks.derivatives.vector import Vector
 from lngeom.checks.subject import Subject, computes_in_float64
 
 ENTRIES = {1: 6, 2: 6, 3: 4}
@@ -33,8 +33,14 @@ UNSETTLED = 0.1
 SMALL = 1e-2
 """Entries of an argument count as at least this share of the largest of all."""
 
-BATCHED = ("jvp", "vjp", "jvp∘vjp", "vjp∘vjp")
+BATCHED = ("jvp", "vjp")
 """Routes that are also run under `vmap`."""
+
+NARROW = ("jvp", "vjp", "backward", "jvp∘jvp", "vjp∘vjp")
+"""Routes that are also run in a narrower dtype."""
+
+TOGETHER = "all arguments together"
+"""A number in which every entry of a gradient takes part: its product with a direction."""
 
 EPS = 1e-5
 """ε where the layer does not say."""
@@ -42,12 +48,13 @@ EPS = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A layer at one point, with directions and a cotangent that every dtype represents.
+    """A layer at one point, with directions and a cotangent, all with the digits of a dtype.
 
     Attributes:
         vector: the layer.
         values: its outputs in the widest dtype.
-        unit: relative size of their rounding.
+        wide: name of that dtype.
+        dtype: name of the dtype in which it is differentiated.
         x: the point.
         u: a direction.
         v: another one.
@@ -57,7 +64,8 @@ class Case:
 
     vector: Vector
     values: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " M"]]
-    unit: float
+    wide: str
+    dtype: str
     x: Float[np.ndarray, " P"]
     u: Float[np.ndarray, " P"]
     v: Float[np.ndarray, " P"]
@@ -73,6 +81,19 @@ class Case:
     def differences(self) -> Differences:
         """Derivatives of the outputs from their values."""
         return Differences(self.values, self.x, self.unit)
+
+    @property
+    def unit(self) -> float:
+        """Relative size of the rounding of outputs in the widest dtype."""
+        return float(jnp.finfo(self.wide).eps)
+
+    def natural(self, argument: str, order: int) -> float:
+        """The size of a derivative by the sizes of outputs and arguments, as it is where nothing cancels."""
+        at = self.vector.slices.get(argument, slice(None))
+        size, inner = _size(self.x[at]) or 1.0, min(_size(x) or 1.0 for _, x in self.vector.split(self.x) if x.size)
+        moved = (_size(self.u) / inner) ** (order - 1) / (inner if argument in {"outputs", TOGETHER} else size)
+        c = _size(self.u) if argument == "outputs" else _size(self.c)
+        return _size(self.outputs) * c * moved
 
     @cached_property
     def entries(self) -> dict[str, Float[np.ndarray, " K"]]:
@@ -93,11 +114,15 @@ class Case:
         }
         if route.of_outputs:
             return {"outputs": at[route.order](self.u if route.order == 1 else self.v)}
-        return {name: self._contracted(at[route.order], places) for name, places in self._places(route.order)}
+        value, error = at[route.order](self.v)
+        together = {TOGETHER: Value(np.array([self.c @ value]), error * float(np.sum(np.abs(self.c))))}
+        return together | {n: self._contracted(at[route.order], places) for n, places in self._places(route.order)}
 
     def compared(self, route: Route, found: np.ndarray) -> dict[str, np.ndarray]:
         """The entries of a result that `reference` has."""
-        return {"outputs": found} if route.of_outputs else {n: found[p] for n, p in self._places(route.order)}
+        if route.of_outputs:
+            return {"outputs": found}
+        return {TOGETHER: np.array([found @ self.v])} | {n: found[p] for n, p in self._places(route.order)}
 
     def _places(self, order: int) -> Iterator[tuple[str, np.ndarray]]:
         for name, places in self.entries.items():
@@ -109,17 +134,31 @@ class Case:
         return Value(np.array([self.c @ f.value for f in found]), error)
 
 
-def cases(subject: Subject, vector: Vector, seed: int) -> Iterator[Case]:
-    """The points at which a layer is differentiated; the first one is ordinary.
+def cases(subject: Subject, vector: Vector, dtype: str, seed: int) -> list[Case]:
+    """The points at which a layer is differentiated, in the widest dtype and in another one; the first is ordinary.
 
-    Where outputs are not finite, there is no derivative, and the point is left out.
+    Points have the digits of the dtype, so that numbers that a layer keeps in fewer digits show. Where outputs are not
+    finite there is no derivative, and the point is left out.
+
+    Raises:
+        TypeError: if the outputs are not one array of numbers that are floating.
+        ValueError: if there are no outputs, if they differ from call to call, or are not finite at an ordinary point.
     """
-    values = vector.values
     first = vector.draw(seed)
     wide = _wide(subject, vector, first)
+    values = lambda x: vector.values(x.astype(wide))  # noqa: E731
+    outputs = values(first)
+    if not outputs.size:
+        raise ValueError(f"{subject.name} has no outputs for inputs {list(vector.shapes['inputs'])}")
+    if not np.array_equal(outputs, values(first), equal_nan=True):
+        raise ValueError(f"outputs of {subject.name} differ for the same inputs, so that there is nothing to compare")
+    if not np.all(np.isfinite(outputs)):
+        raise ValueError(
+            f"outputs of {subject.name} are not finite for ordinary inputs, which have both signs: there is nothing to "
+            "compare"
+        )
     rng = np.random.default_rng(seed + 1)
-    outputs = values(first.astype(wide))
-    u, v, c = (rounded(rng.normal(size=n)) for n in (len(first), len(first), len(outputs)))
+    directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     at = dict(vector.split(first))["inputs"]
     equal = at.copy()
     equal[0] = equal[..., 0] = 0.0 if subject.takes_weights else 1.0
@@ -128,60 +167,50 @@ def cases(subject: Subject, vector: Vector, seed: int) -> Iterator[Case]:
         "a row and a column of equal values": vector.with_inputs(first, equal),
         "a variance near ε": vector.with_inputs(first, at * math.sqrt(subject.eps or EPS)),
     }
-    for name, x in points.items():
-        case = Case(
-            vector,
-            lambda x: values(x.astype(wide)),
-            float(jnp.finfo(wide).eps),
-            x,
-            u,
-            v,
-            c,
-            name,
-        )
-        if np.all(np.isfinite(case.outputs)):
-            yield case
+    found = []
+    for kind in dict.fromkeys((wide.name, dtype)):
+        digits = lambda a, kind=kind: a.astype(jnp.dtype(kind)).astype(np.float64)  # noqa: E731
+        for name, x in points.items():
+            moved = (digits(a) for a in (x, *directions))
+            found.append(Case(vector, values, wide.name, kind, *moved, name))
+    return [case for case in found if np.all(np.isfinite(case.outputs))]
 
 
 def _wide(subject: Subject, vector: Vector, x: np.ndarray) -> np.dtype:
-    """The widest dtype in which the layer computes."""
-    arguments = dict(vector.split(x))
-    inputs = arguments["inputs"]
-    weights = arguments.get("weights", np.eye(inputs.shape[-1]))
-    return np.dtype("float64" if computes_in_float64(subject, (weights, inputs)) else "float32")
+    """The widest dtype in which the layer computes: float64 unless digits that its outputs have tell otherwise."""
+    inputs = dict(vector.split(x))["inputs"]
+    weights = dict(vector.split(x)).get("weights", np.eye(inputs.shape[-1]))
+    outputs = vector.values(x)
+    narrow = np.array_equal(outputs, outputs.astype(np.float32), equal_nan=True)
+    return np.dtype("float32" if narrow and not computes_in_float64(subject, (weights, inputs)) else "float64")
 
 
-def wide_of(case: Case) -> str:
-    """Name of the widest dtype in which the layer of a case computes."""
-    return "float64" if case.unit < 1e-12 else "float32"
-
-
-def results(case: Case, dtype: str) -> Iterator[Derivative]:
-    """Every derivative at a point: in the widest dtype to third order, at an ordinary point also in narrower ones.
-
-    Args:
-        case: the point.
-        dtype: dtype of the report.
-    """
-    wide, ordinary = wide_of(case), not case.name
+def results(case: Case) -> Iterator[Derivative]:
+    """Every derivative at a point in the dtype of the case: to third order in the widest one, at an ordinary point."""
+    ordinary, wide = not case.name, case.dtype == case.wide
+    narrow = None if wide else case.vector.values(case.x.astype(jnp.dtype(case.dtype)))
+    if narrow is not None and not np.all(np.isfinite(narrow)):
+        note = f"outputs are not finite in {case.dtype}"
+        yield Derivative("vjp", 1, "Dfᵀc", case.dtype, case.name, Answer.UNDEFINED, note=note)
+        return
+    highest = 3 if ordinary and case.dtype == "float64" else 2
+    if not wide:
+        highest = 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1
     for engine in case.vector.engines():
         found = {}
-        for route in routes(engine, 3 if ordinary and wide == "float64" else 2):
-            result, found[route.name] = _examined(case, engine, route, wide)
-            yield result
-        if dtype != wide:
-            for route in routes(engine, 2 if ordinary and jnp.finfo(dtype).nmant > 20 else 1):
-                result = _examined(case, engine, route, dtype)[0]
-                yield result if ordinary else _finite(result)
-        if ordinary and engine.batches:
-            yield from _batched(case, engine, found, wide)
+        for route in routes(engine, highest):
+            if wide or route.name in NARROW:
+                result, found[route.name] = _examined(case, engine, route)
+                yield result if wide or ordinary else _finite(result)
+        if ordinary and wide and engine.batches:
+            yield from _batched(case, engine, found)
 
 
-def _examined(case: Case, engine: Engine, route: Route, dtype: str) -> tuple[Derivative, np.ndarray | None]:
+def _examined(case: Case, engine: Engine, route: Route) -> tuple[Derivative, np.ndarray | None]:
     """The result of a route, and its entries where there are any."""
-    bare = Derivative(f"{engine.name}{route.name}", route.order, route.formula, dtype, case.name, Answer.UNDEFINED)
+    bare = Derivative(f"{engine.name}{route.name}", route.order, route.formula, case.dtype, case.name, Answer.UNDEFINED)
     try:
-        found = run(case, engine, route, dtype)
+        found = run(case, engine, route)
         return judged(case, route, found, bare), found
     except Exception as error:  # any error of a framework is a result
         return replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200]), None
@@ -194,24 +223,27 @@ def _finite(result: Derivative) -> Derivative:
     return result
 
 
-def run(case: Case, engine: Engine, route: Route, dtype: str) -> np.ndarray:
-    """A route at the point of a case, in a dtype."""
-    arrays = (a.astype(jnp.dtype(dtype)) for a in (case.x, case.u, case.v, case.c))
+def run(case: Case, engine: Engine, route: Route) -> np.ndarray:
+    """A route at the point of a case, in its dtype."""
+    arrays = (a.astype(jnp.dtype(case.dtype)) for a in (case.x, case.u, case.v, case.c))
     return engine.run(case.vector.route(engine, route), *arrays)
 
 
 def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Derivative:
     """A result beside differences of outputs; a wrong one is confirmed by a second reference."""
     expected, entries = case.reference(route), case.compared(route, found)
-    floor = SMALL * max(_size(e.value) for e in expected.values())
-    allowed = _allowed(case, route.order, bare.dtype)
+    largest = max(_size(e.value) for name, e in expected.items() if name != TOGETHER)
+    allowed = _allowed(case, route.order)
     worst = None
     for argument, reference in expected.items():
-        scale = max(_size(reference.value), floor) or 1.0
-        off = np.abs(entries[argument] - reference.value) / scale
+        floor = max(SMALL * largest, case.natural(argument, route.order) * (SMALL if case.dtype == case.wide else 1))
+        scale = max(_size(reference.value), floor)
+        if argument == TOGETHER:
+            scale = max(largest, floor) * float(np.linalg.norm(case.v))
+        off = np.abs(entries[argument] - reference.value) / (scale or 1.0)
         off = np.where(np.isfinite(off), off, np.inf)
         k = int(np.argmax(off))
-        tolerance = allowed + 4 * reference.error / scale
+        tolerance = allowed + 4 * reference.error / (scale or 1.0)
         result = replace(
             bare,
             answer=Answer.RIGHT if off[k] <= tolerance else Answer.WRONG,
@@ -240,39 +272,35 @@ def _confirmed(case: Case, route: Route, result: Derivative, k: int) -> bool:
         value = case.reference(route, other)["outputs"].value[k]
     else:
         alone = replace(case)
-        alone.__dict__["entries"] = {result.argument: case.entries[result.argument][k : k + 1]}
+        whole = result.argument == TOGETHER
+        alone.__dict__["entries"] = {} if whole else {result.argument: case.entries[result.argument][k : k + 1]}
         value = alone.reference(route, other)[result.argument].value[0]
     return abs(value - result.expected) < abs(value - result.found) / 4
 
 
-def _allowed(case: Case, order: int, dtype: str) -> float:
+def _allowed(case: Case, order: int) -> float:
     """Relative error that rounding explains: by the dtype, and as the outputs themselves are off in it."""
-    info = jnp.finfo(dtype)
-    if dtype == wide_of(case):
-        return EXACT[order] if dtype == "float64" else ROUNDINGS[order] * float(info.eps)
+    info = jnp.finfo(case.dtype)
+    if case.dtype == "float64":
+        return EXACT[order]
     units = ROUNDINGS[order] if info.nmant > 20 else ROUNDINGS_16
-    narrow = case.vector.values(case.x.astype(jnp.dtype(dtype)))
+    narrow = case.vector.values(case.x.astype(jnp.dtype(case.dtype)))
     off = float(np.max(np.abs(narrow - case.outputs))) / (_size(case.outputs) or 1.0)
     return max(units * float(info.eps), 16 * 4 ** (order - 1) * off)
 
 
-def _batched(case: Case, engine: Engine, found: Mapping[str, np.ndarray | None], dtype: str) -> Iterator[Derivative]:
-    """Routes under `vmap` over two points, beside the same routes alone."""
+def _batched(case: Case, engine: Engine, found: Mapping[str, np.ndarray | None]) -> Iterator[Derivative]:
+    """Outputs and first derivatives under `vmap` over two points, beside the same alone."""
     other = case.vector.draw(17)
-    stacks = [np.stack(pair).astype(dtype) for pair in ((case.x, other), *((a, -a) for a in (case.u, case.v, case.c)))]
-    for route in routes(engine, 2):
-        alone = found.get(route.name)
-        if route.name not in BATCHED or alone is None:
+    pairs = ((case.x, other), *((a, -a) for a in (case.u, case.v, case.c)))
+    stacks = [np.stack(pair).astype(case.dtype) for pair in pairs]
+    outputs = Route("f", 0, True, "f(x)", lambda e, f: lambda x, u, v, c: f(x))
+    for route in (outputs, *(r for r in routes(engine, 1) if r.name in BATCHED)):
+        alone = case.outputs if route is outputs else found.get(route.name)
+        if alone is None:
             continue
-        bare = Derivative(
-            f"{engine.name}vmap({route.name})",
-            route.order,
-            route.formula,
-            dtype,
-            "",
-            Answer.UNDEFINED,
-            argument="a batch",
-        )
+        name = f"{engine.name}vmap({route.name})"
+        bare = Derivative(name, route.order, route.formula, case.dtype, "", Answer.UNDEFINED, argument="a batch")
         try:
             together = case.vector.compiled(engine.vmap(route.make(engine, case.vector)))
             first = engine.run(together, *stacks)[0]
@@ -281,16 +309,10 @@ def _batched(case: Case, engine: Engine, found: Mapping[str, np.ndarray | None],
             continue
         off = np.abs(first - alone) / (_size(alone) or 1.0)
         k = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
-        allowed = _allowed(case, route.order, dtype)
+        allowed = _allowed(case, max(route.order, 1))
         answer = Answer.RIGHT if off[k] <= allowed else Answer.WRONG
-        yield replace(
-            bare,
-            answer=answer,
-            deviation=float(off[k]),
-            tolerance=allowed,
-            found=float(first[k]),
-            expected=float(alone[k]),
-        )
+        numbers = {"found": float(first[k]), "expected": float(alone[k])}
+        yield replace(bare, answer=answer, deviation=float(off[k]), tolerance=allowed, **numbers)
 
 
 def _size(values: np.ndarray) -> float:

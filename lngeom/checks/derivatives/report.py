@@ -25,7 +25,7 @@ class Derivative:
 
     Attributes:
         route: modes of differentiation, the last one applied first: "jvp∘vjp" is forward over reverse mode.
-        order: 1, 2 or 3.
+        order: 1, 2 or 3; 0 for outputs under `vmap`.
         formula: what it is; x holds inputs, weights and parameters, u and v are directions, c is a cotangent.
         dtype: in which it was computed.
         point: what is special about the inputs; "" for ordinary ones.
@@ -82,6 +82,11 @@ class Derivatives:
         """Derivatives that are not those of the outputs."""
         return tuple(r for r in self.results if r.answer is Answer.WRONG)
 
+    @property
+    def checked(self) -> tuple[Derivative, ...]:
+        """Derivatives that were compared with differences of the outputs, to the end."""
+        return tuple(r for r in self.results if r.answer in {Answer.RIGHT, Answer.WRONG})
+
     def __getitem__(self, route: str) -> Derivative:
         """The worst result of a route, in any dtype and at any point."""
         found = [r for r in self.results if r.route == route]
@@ -111,7 +116,7 @@ class Derivatives:
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def _said(self) -> Iterator[str]:
-        checked = [r for r in self.results if r.answer in {Answer.RIGHT, Answer.WRONG}]
+        checked = self.checked
         what = f"Derivatives of {self.layer} in {', '.join(self.arguments)}"
         if not checked:
             yield f"{what}: none could be checked."

@@ -24,11 +24,13 @@ class Engine(Protocol):
     Attributes:
         name: what stands before the names of its routes, empty for the only one of a framework.
         forward: whether it has forward mode.
+        plain: whether reverse mode has another way, which cannot be differentiated again.
         batches: whether it has `vmap`.
     """
 
     name: str
     forward: bool
+    plain: bool
     batches: bool
 
     def jvp(self, f: Function, x: Any, u: Any) -> Any:
@@ -36,6 +38,9 @@ class Engine(Protocol):
 
     def vjp(self, f: Function, x: Any, c: Any) -> Any:
         """Df(x)ᵀc."""
+
+    def backward(self, f: Function, x: Any, c: Any) -> Any:
+        """Df(x)ᵀc by the plain way."""
 
     def run(self, f: Callable[..., Any], *arrays: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """A function of arrays of the framework on those of NumPy, as NumPy's in float64."""
@@ -49,7 +54,7 @@ class Engine(Protocol):
 class Jax(Engine):
     """JAX; every route is compiled."""
 
-    name, forward, batches = "", True, True
+    name, forward, plain, batches = "", True, False, True
 
     def jvp(self, f: Function, x: Any, u: Any) -> Any:
         return jax.jvp(f, (x,), (u,))[1]
@@ -88,7 +93,7 @@ class _Torch(Engine):
 class TorchFunc(_Torch):
     """`torch.func`."""
 
-    name, forward, batches = "torch.func ", True, True
+    name, forward, plain, batches = "torch.func ", True, False, True
 
     def jvp(self, f: Function, x: Any, u: Any) -> Any:
         import torch
@@ -107,9 +112,9 @@ class TorchFunc(_Torch):
 
 
 class TorchAutograd(_Torch):
-    """`torch.autograd.grad` with `create_graph`; it has no forward mode that nests."""
+    """`torch.autograd.grad`, plainly and with `create_graph`; it has no forward mode that nests."""
 
-    name, forward, batches = "autograd ", False, False
+    name, forward, plain, batches = "autograd ", False, True, False
 
     def jvp(self, f: Function, x: Any, u: Any) -> Any:
         raise NotImplementedError
@@ -122,6 +127,13 @@ class TorchAutograd(_Torch):
         if not out.requires_grad:  # autograd sees no dependence
             return torch.zeros_like(x)
         return torch.autograd.grad(out, x, c, create_graph=True, materialize_grads=True)[0]
+
+    def backward(self, f: Function, x: Any, c: Any) -> Any:
+        import torch
+
+        x = x.detach().requires_grad_()
+        out = f(x)
+        return torch.autograd.grad(out, x, c, materialize_grads=True)[0] if out.requires_grad else torch.zeros_like(x)
 
     def vmap(self, f: Callable[..., Any]) -> Callable[..., Any]:
         raise NotImplementedError
@@ -153,6 +165,7 @@ class Route(NamedTuple):
 ROUTES = (
     Route("jvp", 1, True, "Df[u]", lambda e, f: lambda x, u, v, c: e.jvp(f, x, u)),
     Route("vjp", 1, False, "Dfᵀc", lambda e, f: lambda x, u, v, c: e.vjp(f, x, c)),
+    Route("backward", 1, False, "Dfᵀc", lambda e, f: lambda x, u, v, c: e.backward(f, x, c)),
     Route("jvp∘jvp", 2, True, "D²f[u, v]", lambda e, f: lambda x, u, v, c: e.jvp(lambda y: e.jvp(f, y, u), x, v)),
     Route("jvp∘vjp", 2, False, "⟨c, D²f[u, ·]⟩", lambda e, f: lambda x, u, v, c: e.jvp(lambda y: e.vjp(f, y, c), x, u)),
     Route("vjp∘jvp", 2, False, "⟨c, D²f[u, ·]⟩", lambda e, f: lambda x, u, v, c: e.vjp(lambda y: e.jvp(f, y, u), x, c)),
@@ -185,4 +198,5 @@ ROUTES = (
 
 def routes(engine: Engine, highest: int) -> list[Route]:
     """The routes of an engine up to an order."""
-    return [r for r in ROUTES if r.order <= highest and (engine.forward or not r.forward)]
+    found = [r for r in ROUTES if r.order <= highest and (engine.forward or not r.forward)]
+    return [r for r in found if engine.plain or r.name != "backward"]

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -16,11 +15,6 @@ from lngeom.checks.subject import UNITS, Opened, Subject
 
 SAMPLES, INPUTS = 3, 4
 """Rows, and inputs of a layer that has weights."""
-
-
-def rounded(values: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Values that every dtype represents: those of bfloat16, in float64."""
-    return np.asarray(values, jnp.bfloat16).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +41,23 @@ class Vector:
         return {name: slice(int(a), int(b)) for name, a, b in zip(self.shapes, ends, ends[1:], strict=False)}
 
     def __call__(self, x: Any) -> Any:
-        """The outputs, as a vector of the framework."""
-        parts = [x[at].reshape(self.shapes[name]) for name, at in self.slices.items()]
+        """The outputs, as a vector of the framework.
+
+        Raises:
+            TypeError: if they are not one array of numbers that are floating.
+        """
+        own = (lambda part: part.clone()) if self.opened.torch else lambda part: part  # a layer may write to its inputs
+        parts = [own(x[at]).reshape(self.shapes[name]) for name, at in self.slices.items()]
         params = jax.tree.unflatten(jax.tree.structure(self.opened.parameters), parts[self.arrays :])
-        return self.opened.call(params, *parts[: self.arrays]).reshape(-1)
+        outputs = self.opened.call(params, *parts[: self.arrays])
+        if not hasattr(outputs, "reshape") or "float" not in str(getattr(outputs, "dtype", "")):
+            kind = getattr(outputs, "dtype", type(outputs).__name__)
+            raise TypeError(f"one array of floating numbers is expected of a layer; got {kind}")
+        return outputs.reshape(-1)
 
     def engines(self) -> tuple[Engine, ...]:
         """The ways in which its framework differentiates."""
-        return (TorchFunc(), TorchAutograd()) if self.opened.torch else (Jax(),)
+        return (TorchAutograd(), TorchFunc()) if self.opened.torch else (Jax(),)
 
     @cached_property
     def values(self) -> Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " M"]]:
@@ -85,43 +88,41 @@ class Vector:
             self.start[name] + 0.3 * rng.normal(size=shape) if name in self.start else rng.normal(size=shape)
             for name, shape in self.shapes.items()
         ]
-        return rounded(np.concatenate([p.ravel() for p in parts]))
+        return np.concatenate([p.ravel() for p in parts])
 
     def with_inputs(self, x: Float[np.ndarray, " P"], inputs: Float[np.ndarray, "..."]) -> Float[np.ndarray, " P"]:
         """The vector with other inputs."""
         out = x.copy()
         out[self.slices["inputs"]] = inputs.ravel()
-        return rounded(out)
+        return out
 
 
-def vector(subject: Subject) -> Vector:
-    """The layer of a subject as a function of one vector.
-
-    Args:
-        subject: the layer.
-
-    Returns:
-        The vector.
+def vectors(subject: Subject) -> list[Vector]:
+    """The layer of a subject as a function of one vector, for each framework that runs it.
 
     Raises:
         ValueError: if the layer can be evaluated alone.
     """
-    if subject.opened is None:
+    if not subject.opened:
         raise ValueError(
             f"{subject.name} has no derivatives that could be checked: it is no function that JAX or torch "
-            "differentiates (with Keras, its backend must be jax)"
+            "differentiates, of one argument or of weights and inputs (Keras: with its backend jax)"
         )
+    return [_vector(subject, opened) for opened in subject.opened]
+
+
+def _vector(subject: Subject, opened: Opened) -> Vector:
     units, places = subject.units or UNITS, (subject.positions,) if subject.positions else ()
     shapes: dict[str, tuple[int, ...]] = {"inputs": (SAMPLES, *places, units)}
     if subject.takes_weights:
         inputs = units if subject.square else INPUTS
         shapes = {"weights": (units, inputs), "inputs": (SAMPLES, *places, inputs)}
     arrays, start = len(shapes), {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(subject.opened.parameters)[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(opened.parameters)[0]:
         name = _named(path, {*shapes})
         shapes[name] = tuple(leaf.shape)
         start[name] = np.asarray(leaf, np.float64)
-    return Vector(subject.opened, shapes, arrays, start)
+    return Vector(opened, shapes, arrays, start)
 
 
 def _named(path: tuple[Any, ...], taken: set[str]) -> str:

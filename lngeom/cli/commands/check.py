@@ -41,6 +41,8 @@ def run(
             fail("--like is about invariances, and --derivatives has no row: give one of them")
         with refusing(ValueError):
             found = check_derivatives(layer, dtype=dtype, training=not evaluation, seed=seed, **options)
+        if not found.checked:
+            fail(f"no derivative of {found.layer} could be checked: {found.results[0].note}")
         sys.stdout.write(f"{found.to_text(width(), code=counterexamples)}\n")
         if found.wrong:
             raise typer.Exit(1)
