@@ -60,15 +60,15 @@ def check_derivatives(
         >>> report.wrong, report["vjp∘vjp"].answer.value
         ((), 'right')
     """
-    dtype = getattr(dtype, "__name__", None) or getattr(dtype, "name", dtype)  # jnp.float32, np.dtype("float32")
-    if dtype not in DTYPES:
+    narrow = str(getattr(dtype, "__name__", None) or getattr(dtype, "name", dtype))  # jnp.float32, np.dtype("float32")
+    if narrow not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
     for name, value, least in (("units", units, 1), ("positions", positions, 1), ("seed", seed, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
     subject = adapt(layer, kind=kind, training=training, units=units, positions=positions)
     with as_elsewhere(), same_draws(), one_thread():
-        reports = [_checked(subject, flat, dtype, training, seed) for flat in vectors(subject)]
+        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject)]
     whole = reports[0]
     for report in reports[1:]:  # a function that JAX and torch run
         diagnosis = (*whole.diagnosis, *report.diagnosis)

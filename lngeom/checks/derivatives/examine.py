@@ -171,8 +171,8 @@ def cases(subject: Subject, vector: Vector, dtype: str, seed: int) -> list[Case]
     for kind in dict.fromkeys((wide.name, dtype)):
         digits = lambda a, kind=kind: a.astype(jnp.dtype(kind)).astype(np.float64)  # noqa: E731
         for name, x in points.items():
-            moved = (digits(a) for a in (x, *directions))
-            found.append(Case(vector, values, wide.name, kind, *moved, name))
+            at_x, u, v, c = (digits(a) for a in (x, *directions))
+            found.append(Case(vector, values, wide.name, kind, at_x, u, v, c, name))
     return [case for case in found if np.all(np.isfinite(case.outputs))]
 
 
