@@ -148,7 +148,8 @@ def evidence(what: str, case: Case, formula: int | None = None, certify: bool = 
     triangle, decision, cancelled = measured(case)
     nullity = case.params.size - decision.rank
     doubt = uncertain(case, triangle, cancelled) if nullity != predicted.dimension else ""
-    if predicted.exact:
+    doubt = doubt or next(iter(predicted.doubts), "")
+    if all(condition.holds for condition in predicted.conditions):
         name = f"{what}: predicted and measured dimension (gap {decision.gap:.0e})"
         yield same_integer(name, predicted.dimension, nullity, uncertain=doubt)
     if formula is not None:
