@@ -267,7 +267,7 @@ def test_plan_search_mask_and_tracker_name_the_same_groups():
     assert record.names == ("bias+weight",)
     alone = track_geometry(optimizer, every=1, **settings)
     _, state = alone.update(gradient, alone.init(params), params)
-    with pytest.warns(UserWarning, match=r"Give groups=plan\(apply, params, X"):
+    with pytest.warns(UserWarning, match=r"give groups=plan\(apply, params, X"):
         read_geometry(state)
 
 
