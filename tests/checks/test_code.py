@@ -415,6 +415,20 @@ def test_each_step_of_a_scan_of_nnx_is_a_layer_with_its_own_weights():
     assert (checked(report), report.differs, report.unchecked) == ([k.path for k in found], False, ())
 
 
+def test_a_recurrent_model_of_nnx_holds_random_keys():
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.rnn = nnx.RNN(nnx.LSTMCell(3, 6, rngs=rngs), rngs=rngs)
+            self.norm = nnx.LayerNorm(6, rngs=rngs)
+
+        def __call__(self, x):
+            return self.norm(self.rnn(x))
+
+    report = lg.check_model(Model(nnx.Rngs(0)), np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32))
+    assert report["norm"].like == "ln"
+    assert report["norm"].checked
+
+
 def test_a_norm_inside_of_vmap_of_nnx_is_listed():
     report = lg.check_model(Lifted(mapped), normal(6, 8))
     assert [n.path for n in report.unchecked] == ["blocks.norm"]

@@ -57,7 +57,7 @@ def given(args: tuple, kwargs: Mapping[str, Any]) -> tuple[Given, tuple[Any, ...
     """Arguments of a call, and the arrays among them."""
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
     arrays = tuple(leaf for leaf in leaves if is_plain(leaf))
-    rest = tuple(ARRAY if is_plain(leaf) else KEY if _is_key(leaf) else leaf for leaf in leaves)
+    rest = tuple(ARRAY if is_plain(leaf) else KEY if is_key(leaf) else leaf for leaf in leaves)
     return Given(structure, rest), arrays
 
 
@@ -336,7 +336,7 @@ def is_plain(value: Any) -> bool:
     """Whether a value is an array of numbers, and not of random keys."""
     if not is_array(value):
         return False
-    return not (isinstance(value.dtype, np.dtype) and value.dtype == object) and not _is_key(value)
+    return not (isinstance(value.dtype, np.dtype) and value.dtype == object) and not is_key(value)
 
 
 def held(function: Callable[[Any], Any], value: Any) -> Any:
@@ -368,7 +368,8 @@ def arrays_in(value: Any) -> list[Any]:
     return found
 
 
-def _is_key(value: Any) -> bool:
+def is_key(value: Any) -> bool:
+    """Whether a value is an array of random keys."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended)
 
 

@@ -23,6 +23,7 @@ from lngeom.checks.recorded.layer import (
     floating,
     given,
     held,
+    is_key,
     is_plain,
 )
 from lngeom.checks.subject import as_elsewhere
@@ -222,7 +223,11 @@ def sinks_of(variables: Any) -> Any:
 
     def sink(value: Any) -> list[np.ndarray]:
         values: list[np.ndarray] = []
-        if isinstance(value, jax.core.Tracer):  # inside of scan, remat or jit
+        if is_key(value):  # of dropout, say; one stands for it where it is traced
+            values.append(
+                jnp.broadcast_to(jax.random.key(0), value.shape) if isinstance(value, jax.core.Tracer) else value
+            )
+        elif isinstance(value, jax.core.Tracer):  # inside of scan, remat or jit
             jax.debug.callback(lambda v: values.append(np.array(v)), value)
         else:
             values.append(np.asarray(value))
