@@ -54,6 +54,21 @@ def test_a_gradient_that_is_no_number_where_outputs_are_finite():
     )
 
 
+def test_outputs_that_are_wrong_under_vmap(tmp_path, monkeypatch):
+    (tmp_path / "mybatched.py").write_text(
+        "import jax\n"
+        "@jax.custom_batching.custom_vmap\n"
+        "def double(a):\n    return 2 * a\n"
+        "@double.def_vmap\n"
+        "def rule(size, batched, a):\n    return 2 * a[::-1], True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    report = check_derivatives("mybatched:double")
+    assert "vmap(f)" in {r.route for r in report.wrong}
+    assert "Right alone, wrong under vmap: vmap(f)" in " ".join(report.diagnosis)
+    assert report.code == ""
+
+
 def test_the_program_shows_the_fault(tmp_path, monkeypatch):
     (tmp_path / "mynorm.py").write_text(
         "import jax, jax.numpy as jnp\n"

@@ -51,8 +51,8 @@ def check_derivatives(
         The report. `print` it, or read `wrong` and `diagnosis`.
 
     Raises:
-        ValueError: if the layer cannot be adapted, has no derivatives, or gives no finite outputs; or for a dtype that
-            is not floating.
+        ValueError: if the layer cannot be adapted, has no derivatives, or its outputs are not one array of finite
+            numbers that are the same at every call; or for another dtype, or units, positions or a seed that are none.
 
     Example:
         >>> import jax.numpy as jnp, lngeom as lg

@@ -39,7 +39,7 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
     wide = case.wide
     wrong = [r for r in results if r.answer is Answer.WRONG]
     at_large = [r for r in wrong if not r.point]
-    exact = [r for r in at_large if r.dtype == wide and not r.route.endswith(")")]
+    exact = [r for r in at_large if r.dtype == wide and not r.batched]
     yield from _orders(results, exact)
     gradient = next((r for r in exact if r.order == 1 and r.route.endswith(("vjp", "backward"))), None)
     if gradient:
@@ -56,7 +56,7 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
             f"Right in {wide}, but {worst.route} is off by {worst.deviation:.0e} in {worst.dtype}, more than rounding "
             f"explains ({worst.tolerance:.0e}): a sum or a tensor has fewer digits, or that dtype has a fault."
         )
-    batched = [r for r in at_large if r.route.endswith(")")]
+    batched = [r for r in at_large if r.batched]
     if batched:
         yield f"Right alone, wrong under vmap: {', '.join(r.route for r in batched)}."
     yield from _special(wrong, {r.route for r in at_large})
@@ -69,8 +69,8 @@ def _orders(results: Sequence[Derivative], exact: Sequence[Derivative]) -> Itera
     first = min(r.order for r in exact)
     before = [n for k, n in ORDINALS.items() if k < first]
     those = [r for r in exact if r.order == first]
-    right = {r.route for r in results if r.order == first and r.answer is Answer.RIGHT} - {r.route for r in those}
-    right = {name for name in right if not name.endswith(")")}
+    right = {r.route for r in results if r.order == first and r.answer is Answer.RIGHT and not r.batched}
+    right -= {r.route for r in those}
     worst = max(those, key=lambda r: r.deviation)
     lead = f"Derivatives of {' and '.join(before)} order are right. " if before else ""
     said = ", ".join(dict.fromkeys(r.route for r in those))
@@ -176,10 +176,9 @@ def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tu
     x = dict(case.vector.split(case.x))["inputs"]
     if found.shape != x.shape or case.outputs.size != x.size:
         return
-    off, constants = found - truth, _by_constants(found, case.c.reshape(x.shape))
-    alike = float(np.max(np.ptp(constants / case.c.reshape(x.shape), axis=0))) < CLOSE * float(
-        np.max(np.abs(constants))
-    )
+    off, c = found - truth, case.c.reshape(x.shape)
+    constants = _by_constants(found, c)
+    alike = np.max(np.ptp(constants / c, axis=0)) < CLOSE * np.max(np.abs(constants))
     yield f"mean and variance of {'the batch' if alike else 'a row'} are treated as constants", constants
     for axes, of in (((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")):
         scale = f"the derivative of the scale of {of} is missing or has a wrong factor"

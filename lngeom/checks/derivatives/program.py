@@ -7,13 +7,14 @@ import io
 import numpy as np
 
 from lngeom.checks.derivatives.examine import Case
-from lngeom.checks.derivatives.report import Answer, Derivative
+from lngeom.checks.derivatives.report import Derivative
 from lngeom.checks.subject import Subject
 
 TORCH = {
     "torch.func jvp": "jvp(f, (x,), (u,))[1] * c",
     "torch.func vjp": "vjp(f, x)[1](c)[0] * u",
-    "autograd vjp": "torch.autograd.grad(f(x), x, c)[0] * u",
+    "autograd backward": "torch.autograd.grad(f(x), x, c)[0] * u",
+    "autograd vjp": "torch.autograd.grad(f(x), x, c, create_graph=True)[0] * u",
     "torch.func jvp∘jvp": "jvp(lambda y: jvp(f, (y,), (u,))[1], (x,), (u,))[1] * c",
     "torch.func jvp∘vjp": "jvp(lambda y: vjp(f, y)[1](c)[0], (x,), (u,))[1] * u",
     "torch.func vjp∘jvp": "vjp(lambda y: jvp(f, (y,), (u,))[1], x)[1](c)[0] * u",
@@ -74,11 +75,11 @@ def program(subject: Subject, case: Case, wrong: Derivative, training: bool) -> 
     Args:
         subject: the layer, which has a name.
         case: the ordinary point.
-        wrong: the result.
+        wrong: a derivative that is wrong.
         training: whether a module is in training mode.
     """
     shape = case.vector.shapes["inputs"]
-    if not subject.source or subject.takes_weights or wrong.order > 2 or wrong.answer is not Answer.WRONG:
+    if not subject.source or subject.takes_weights or wrong.order not in DIFFERENCES:
         return ""
     if case.outputs.size != int(np.prod(shape)):
         return ""

@@ -52,6 +52,11 @@ class Derivative:
     note: str = ""
 
     @property
+    def batched(self) -> bool:
+        """Whether it was taken under `vmap`."""
+        return "vmap(" in self.route
+
+    @property
     def where(self) -> str:
         """The route with dtype and point."""
         return ", ".join(filter(None, (self.route, self.dtype, self.point)))

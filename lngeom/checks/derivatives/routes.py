@@ -4,6 +4,7 @@ A route is a name such as "jvp∘vjp": forward mode over reverse mode. Every one
 directions u and v, and a cotangent c of the outputs.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,40 +22,28 @@ Function = Callable[[Any], Any]
 class Engine(Protocol):
     """Differentiation in a framework.
 
+    An engine that has forward mode has `jvp(f, x, u)`, Df(x)[u]. One whose reverse mode has another way, which cannot
+    be differentiated again, has `backward(f, x, c)`. One that runs functions over a first axis has `vmap(f)`.
+
     Attributes:
         name: what stands before the names of its routes, empty for the only one of a framework.
-        forward: whether it has forward mode.
-        plain: whether reverse mode has another way, which cannot be differentiated again.
-        batches: whether it has `vmap`.
     """
 
     name: str
-    forward: bool
-    plain: bool
-    batches: bool
-
-    def jvp(self, f: Function, x: Any, u: Any) -> Any:
-        """Df(x)[u]."""
 
     def vjp(self, f: Function, x: Any, c: Any) -> Any:
-        """Df(x)ᵀc."""
-
-    def backward(self, f: Function, x: Any, c: Any) -> Any:
-        """Df(x)ᵀc by the plain way."""
+        """Df(x)ᵀc by reverse mode."""
+        ...
 
     def run(self, f: Callable[..., Any], *arrays: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """A function of arrays of the framework on those of NumPy, as NumPy's in float64."""
         ...
 
-    def vmap(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """The function over a first axis of all arguments."""
-        ...
 
-
-class Jax(Engine):
+class Jax:
     """JAX; every route is compiled."""
 
-    name, forward, plain, batches = "", True, False, True
+    name = ""
 
     def jvp(self, f: Function, x: Any, u: Any) -> Any:
         return jax.jvp(f, (x,), (u,))[1]
@@ -83,7 +72,7 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-class _Torch(Engine):
+class _Torch:
     def run(self, f: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
         import torch
 
@@ -93,7 +82,7 @@ class _Torch(Engine):
 class TorchFunc(_Torch):
     """`torch.func`."""
 
-    name, forward, plain, batches = "torch.func ", True, False, True
+    name = "torch.func "
 
     def jvp(self, f: Function, x: Any, u: Any) -> Any:
         import torch
@@ -114,10 +103,7 @@ class TorchFunc(_Torch):
 class TorchAutograd(_Torch):
     """`torch.autograd.grad`, plainly and with `create_graph`; it has no forward mode that nests."""
 
-    name, forward, plain, batches = "autograd ", False, True, False
-
-    def jvp(self, f: Function, x: Any, u: Any) -> Any:
-        raise NotImplementedError
+    name = "autograd "
 
     def vjp(self, f: Function, x: Any, c: Any) -> Any:
         import torch
@@ -135,9 +121,6 @@ class TorchAutograd(_Torch):
         out = f(x)
         return torch.autograd.grad(out, x, c, materialize_grads=True)[0] if out.requires_grad else torch.zeros_like(x)
 
-    def vmap(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        raise NotImplementedError
-
 
 class Route(NamedTuple):
     """A derivative, and how it is composed.
@@ -154,12 +137,12 @@ class Route(NamedTuple):
     order: int
     of_outputs: bool
     formula: str
-    make: Callable[[Engine, Function], Callable[..., Any]]
+    make: Callable[[Any, Function], Callable[..., Any]]
 
     @property
-    def forward(self) -> bool:
-        """Whether forward mode takes part."""
-        return "jvp" in self.name
+    def modes(self) -> set[str]:
+        """What an engine needs for it."""
+        return set(re.findall("jvp|vjp|backward", self.name))
 
 
 ROUTES = (
@@ -198,5 +181,4 @@ ROUTES = (
 
 def routes(engine: Engine, highest: int) -> list[Route]:
     """The routes of an engine up to an order."""
-    found = [r for r in ROUTES if r.order <= highest and (engine.forward or not r.forward)]
-    return [r for r in found if engine.plain or r.name != "backward"]
+    return [r for r in ROUTES if r.order <= highest and all(hasattr(engine, mode) for mode in r.modes)]
