@@ -221,8 +221,8 @@ def _tap(value: Any, sink: list[np.ndarray]) -> Any:
 def sinks_of(variables: Any) -> Any:
     """A list for each array of a module, with its values once they are known: one, or one for each step of a scan."""
 
-    def sink(value: Any) -> list[np.ndarray]:
-        values: list[np.ndarray] = []
+    def sink(value: Any) -> list[Any]:
+        values: list[Any] = []  # arrays, or a key
         if is_key(value):  # of dropout, say; one stands for it where it is traced
             values.append(
                 jnp.broadcast_to(jax.random.key(0), value.shape) if isinstance(value, jax.core.Tracer) else value
