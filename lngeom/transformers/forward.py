@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Rotary, Stack
+from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Rotary, Stack
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -51,6 +51,16 @@ def hidden(
     stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"], types: Int[Array, "N T"] | None = None
 ) -> Float[Array, "N T d"]:
     """What the head reads: the output of the final norm, or of the last block where there is none."""
+    x = embedded(stack, weights, tokens, types)
+    for block in stack.blocks:
+        x = after(block, weights, x)
+    return x if stack.final is None else norm(stack.final, weights, x)
+
+
+def embedded(
+    stack: Stack, weights: Mapping[str, Any], tokens: Int[Array, "N T"], types: Int[Array, "N T"] | None = None
+) -> Float[Array, "N T d"]:
+    """The stream before the first block."""
     tokens = jnp.asarray(tokens)
     rows = {
         "token": tokens,
@@ -62,30 +72,33 @@ def hidden(
         found = _rows(table.weight, weights, rows[table.index] + table.offset)
         x = x + (found if table.scale == 1 else found * jnp.asarray(table.scale, found.dtype))
     x = jnp.asarray(x)
-    if stack.embedding_norm is not None:
-        x = norm(stack.embedding_norm, weights, x)
-    for block in stack.blocks:
+    return x if stack.embedding_norm is None else norm(stack.embedding_norm, weights, x)
 
-        def attend(x: Array, block=block) -> Array:
-            y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
-            return y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
 
-        def feed(x: Array, block=block) -> Array:
-            before = block.attention_norm if block.shared_norm else block.feed_forward_norm
-            y = feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x))
-            return y if block.feed_forward_writing_norm is None else norm(block.feed_forward_writing_norm, weights, y)
+def after(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
+    """The stream after a block."""
+    if block.placing == "post":
+        assert block.attention_norm is not None
+        assert block.feed_forward_norm is not None
+        x = norm(block.attention_norm, weights, x + attention_branch(block, weights, x))
+        return norm(block.feed_forward_norm, weights, x + feed_forward_branch(block, weights, x))
+    if block.parallel:
+        return x + (attention_branch(block, weights, x) + feed_forward_branch(block, weights, x))
+    x = x + attention_branch(block, weights, x)
+    return x + feed_forward_branch(block, weights, x)
 
-        if block.placing == "post":
-            assert block.attention_norm is not None
-            assert block.feed_forward_norm is not None
-            x = norm(block.attention_norm, weights, x + attend(x))
-            x = norm(block.feed_forward_norm, weights, x + feed(x))
-        elif block.parallel:
-            x = x + (attend(x) + feed(x))
-        else:
-            x = x + attend(x)
-            x = x + feed(x)
-    return x if stack.final is None else norm(stack.final, weights, x)
+
+def attention_branch(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
+    """What attention adds to the stream: its reading norm, itself, and its writing norm."""
+    y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
+    return y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
+
+
+def feed_forward_branch(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
+    """What the second branch adds to the stream."""
+    before = block.attention_norm if block.shared_norm else block.feed_forward_norm
+    y = feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x))
+    return y if block.feed_forward_writing_norm is None else norm(block.feed_forward_writing_norm, weights, y)
 
 
 def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T V"]:
