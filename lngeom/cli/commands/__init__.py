@@ -11,7 +11,7 @@ from lngeom.cli.console import tell
 
 NAMES = (
     *("verify", "papers", "new_paper", "table", "figures", "explore", "prove", "check", "lint", "fisher", "rewrite"),
-    *("plan", "where", "version"),
+    *("certify", "plan", "where", "version"),
 )
 """Modules of the commands, in the order of the help."""
 

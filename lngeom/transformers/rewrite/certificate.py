@@ -187,10 +187,11 @@ def difference(a: Float[np.ndarray, "N T V"], b: Float[np.ndarray, "N T V"]) -> 
         gap, scale = float(np.abs(a - b).max()), float(np.abs(a).max())
         return gap, gap / scale if scale else gap
 
-    return Difference(*apart(a, b), *apart(_log_softmax(a), _log_softmax(b)))
+    return Difference(*apart(a, b), *apart(log_softmax(a), log_softmax(b)))
 
 
-def _log_softmax(z: np.ndarray) -> np.ndarray:
+def log_softmax(z: np.ndarray) -> np.ndarray:
+    """Log-probabilities of the last axis; not finite where a number is not."""
     with np.errstate(invalid="ignore", over="ignore"):
         z = z - z.max(-1, keepdims=True)
         return z - np.log(np.exp(z).sum(-1, keepdims=True))

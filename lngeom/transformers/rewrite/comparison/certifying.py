@@ -1,0 +1,260 @@
+"""Whether two models are one function, and where they part if not."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from lngeom._core.progress import watched
+from lngeom.transformers.rewrite.certificate import TOLERANCE, difference, everything
+from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
+from lngeom.transformers.rewrite.comparison.causes import Cause, causes_of, options_of
+from lngeom.transformers.rewrite.comparison.ends import head_causes, start, tables_at_fault
+from lngeom.transformers.rewrite.comparison.models import Model, Shaken, opened, rounding_dtypes, tokens_for
+from lngeom.transformers.rewrite.comparison.plain import both
+from lngeom.transformers.rewrite.comparison.streams import EXACT, Map
+from lngeom.transformers.rewrite.comparison.sweep import ROUNDINGS, Branch, Local, path_of, pieces, sweep
+from lngeom.transformers.rewrite.comparison.verdict import Comparison, Word
+
+PROBES = (4, 32)
+"""Sequences and positions on which models are compared."""
+
+SMALL = 1 << 26
+"""Numbers in a model up to which the inner coordinates of its parts are compared."""
+
+
+def certify(
+    before: Any,
+    after: Any,
+    *,
+    probes: tuple[int, int] = PROBES,
+    seed: int = 0,
+    ignore: Iterable[str] = (),
+    stage: Callable[[str], None] | None = None,
+) -> Comparison:
+    r"""Whether two transformers are the same function, and if not, the first part that differs and why.
+
+    Both run in float64 on random tokens. Then every part of the second model (tables, each branch of each block, head)
+    runs on the stream of the first one, taken to the second model's coordinates: $x' = s\,G\,x$, with an orthogonal G
+    and a scale s that are fitted to the tables. Its output must be the first model's output in these coordinates. What
+    random roundings of the second model's arrays change is measured beside each difference; a part differs if it is
+    more than `ROUNDINGS` times as far. The first part that differs is taken apart: known mistakes are made or undone,
+    and one is named as the cause if nothing but rounding is left.
+
+    Args:
+        before: a folder with a checkpoint, a pair of a description and arrays (`lg.rewrite.load`), or a model of the
+            transformers package.
+        after: another one, possibly with other names, layouts and dtypes.
+        probes: numbers of sequences and of positions.
+        seed: of tokens, random streams and roundings.
+        ignore: options of config.json that no code reads.
+        stage: is told what is being done.
+
+    Returns:
+        The verdict with its evidence.
+
+    Raises:
+        TypeError: if a model is none of these.
+        ValueError: naming what is not covered, arrays that hold NaN or infinity, or probes that are none.
+    """
+    if len(probes) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in probes):
+        raise ValueError(f"probes must be two positive integers, sequences and positions; got {probes!r}")
+    with watched() as watch:
+        told = stage or watch
+        told("reading")
+        first, second = opened(before, "before", ignore), opened(after, "after", ignore)
+        tokens = tokens_for(first, second, probes, seed)
+        told("running both models")
+        return _compared(first, second, tokens, seed, told)
+
+
+def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: Callable[[str], None]) -> Comparison:
+    count = min(first.vocabulary, second.vocabulary)
+    logits = [_logits(m, m.arrays, tokens, count) for m in (first, second)]
+    for model, found in zip((first, second), logits, strict=True):
+        if not np.isfinite(found).all():
+            raise ValueError(f"{model.word}: its logits are not finite; there is nothing to compare")
+    moved = difference(*logits)
+    shaken = [Shaken(second, rounding_dtypes(first, second), seed + k) for k in range(2)]
+    noise = max(difference(logits[1], _logits(second, s, tokens, count)).relative_log_probabilities for s in shaken)
+    dtype = max((m.coarsest for m in (first, second)), key=lambda d: jnp.finfo(d).eps)
+    found = Comparison(
+        "different",
+        tokens.shape,
+        str(dtype),
+        moved.relative_log_probabilities,
+        moved.relative,
+        noise,
+        reasons=tuple(_unlike(first, second)),
+    )
+    if found.reasons:
+        return found
+    told("comparing part by part")
+    begun = start(first, second, tokens, max(ROUNDINGS * _row_noise(second, first), EXACT))
+    parts: list[Local] = []
+    causes: list[Cause] = list(begun.causes)
+    between, place = begun.between, iter(_places(first))
+    kept: list[tuple[int, Branch | str, Map, Map]] = []
+    for local, after_part, x in sweep(first, second, begun.between, tokens, seed):
+        parts.append(local)
+        where = next(place)
+        if where is not None:
+            kept.append((*where, between, after_part))
+        if local.differs and not causes:
+            told(f"looking for the cause in {local.path}")
+            if x is None:
+                causes = [tables_at_fault(first, second, local)]
+            elif where is None:
+                causes = head_causes(first, second, between, local, x)
+            else:
+                causes = causes_of(first, second, where[0], where[1], (between, after_part), x, local)
+        between = after_part
+    verdict, doubts = _verdict(found, parts)
+    if verdict == "rounding":
+        doubts += tuple(
+            f"{text}; rounding hides what it changes" for text in _options_changed(first, second, begun.between)
+        )
+    if not begun.between.determined:
+        doubts = (*doubts, "the tables have too few rows to tell the stream's rotation: parts may be named wrongly")
+    actions = _actions(first, second, begun.between, found, kept) if verdict in {"same", "rounding"} else ()
+    return replace(
+        found,
+        verdict=verdict,
+        parts=tuple(parts),
+        causes=tuple(causes) if verdict in {"different", "undecided"} else (),
+        actions=tuple(actions),
+        reasons=doubts,
+    )
+
+
+def _verdict(found: Comparison, parts: list[Local]) -> tuple[Word, tuple[str, ...]]:
+    """The verdict, and doubts about it."""
+    wrong = [part for part in parts if part.differs]
+    moved = found.log_probabilities
+    if moved <= TOLERANCE:
+        unseen = [part for part in wrong if part.path == "tables" or not part.on_probes > part.allowed]
+        if unseen:
+            return "undecided", (f"the probes agree, and {unseen[0].path} differs on inputs that they do not reach",)
+        if not wrong:
+            return "same", ()
+        return "same", (f"{wrong[0].path} and others differ, and the function does not: they make up for one another",)
+    if moved <= ROUNDINGS * found.rounding and not wrong:
+        return "rounding", ()
+    return "different", ()
+
+
+def _options_changed(first: Model, second: Model, between: Map) -> Iterator[str]:
+    """Options in which blocks differ, and which no rewrite has to change."""
+    centring = between.centred[0] and not between.centred[1]
+    for i, (a, b) in enumerate(zip(first.stack.blocks, second.stack.blocks, strict=True)):
+        for text, _ in options_of(a, b, f"blocks.{i}", between.scale):
+            if not (centring and ".kind is 'rms'" in text):
+                yield text
+
+
+def _logits(model: Model, arrays: Any, tokens: np.ndarray, count: int) -> np.ndarray:
+    return everything(replace(model.stack, side=()), arrays, tokens)[0][..., :count]
+
+
+def _row_noise(second: Model, first: Model) -> float:
+    """What rounding may do to a row of a table, relative."""
+    return max(float(jnp.finfo(model.coarsest).eps) for model in (first, second)) / 2
+
+
+def _unlike(first: Model, second: Model) -> Iterator[str]:
+    """Differences of two descriptions that end a comparison part by part."""
+    a, b = first.stack, second.stack
+    if first.vocabulary != second.vocabulary:
+        yield f"the vocabularies have {first.vocabulary} and {second.vocabulary} tokens"
+    if first.width != second.width:
+        yield f"the streams are {first.width} and {second.width} wide"
+    if len(a.blocks) != len(b.blocks):
+        yield f"there are {len(a.blocks)} and {len(b.blocks)} blocks"
+        return
+    for i, (x, y) in enumerate(zip(a.blocks, b.blocks, strict=True)):
+        for name in ("placing", "parallel", "shared_norm"):
+            if getattr(x, name) != getattr(y, name):
+                yield f"blocks.{i}: {name} is {getattr(y, name)!r}, and was {getattr(x, name)!r}"
+                return
+        if type(x.feed_forward) is not type(y.feed_forward):
+            yield f"blocks.{i}: one has a {type(x.feed_forward).__name__}, the other a {type(y.feed_forward).__name__}"
+            return
+    if [t.index for t in a.tables] != [t.index for t in b.tables]:
+        yield "the tables are " + " and ".join(", ".join(t.index for t in s.tables) for s in (a, b))
+
+
+def _places(model: Model) -> Iterator[tuple[int, Branch] | None]:
+    """The place of each part in the order of the comparison; None for tables and head."""
+    yield None
+    for i, block in enumerate(model.stack.blocks):
+        for branch in pieces(block):
+            yield i, branch
+    yield None
+
+
+def _actions(
+    first: Model, second: Model, between: Map, found: Comparison, parts: list[tuple[int, Any, Map, Map]]
+) -> list[str]:
+    """What was done to the first model, read off."""
+    a, b = first.stack, second.stack
+    actions = []
+    if a.tied != b.tied:
+        actions.append("the head was untied" if a.tied else "the head was tied")
+    kinds = [(x.part, y.part) for x, y in zip(a.norms, b.norms, strict=False)]
+    if count := sum(x.kind == "layer" and y.kind == "rms" for x, y in kinds):
+        actions.append(f"{count} LayerNorms became RMSNorms, after their input was centred")
+
+    def bare(model: Model, norm: Any) -> bool:
+        return norm.gain is None or bool(np.all(norm.offset + np.asarray(model.arrays[norm.gain]) == 1))
+
+    if count := sum(bare(second, y) and not bare(first, x) for x, y in kinds):
+        actions.append(f"the gains of {count} of {len(kinds)} norms were folded into their readers")
+    if between.scale != 1 and abs(between.scale - 1) > 1e-9:
+        actions.append(f"the stream was scaled by {between.scale:.6g}")
+    if between.turn is not None:
+        entries = np.abs(between.turn)
+        shuffled = np.allclose(entries.max(0), 1, atol=1e-6)
+        actions.append(
+            "the stream's coordinates were permuted or changed sign" if shuffled else "the stream was rotated"
+        )
+    if sum(math.prod(first.arrays.shape(name)) for name in a.arrays) <= SMALL:
+        actions += _inner(first, second, parts)
+    if found.logits > max(ROUNDINGS * found.log_probabilities, TOLERANCE):
+        actions.append("all logits of a position moved together, which softmax does not see")
+    return actions
+
+
+INNER = {
+    "query": "queries and keys have another basis",
+    "key": "queries and keys have another basis",
+    "value": "values and outputs have another basis",
+    "output": "values and outputs have another basis",
+    "up": "hidden units were scaled or reordered",
+    "gate": "hidden units were scaled or reordered",
+    "down": "hidden units were scaled or reordered",
+    "router": "experts were reordered",
+}
+
+
+def _inner(first: Model, second: Model, parts: list[tuple[int, Any, Map, Map]]) -> list[str]:
+    """Changes inside of the parts."""
+    counts: dict[str, int] = {}
+    for i, branch, before, after in parts:
+        one, other = (settled(part) for part in both(first, second, i, branch, (before, after)))
+        here = aligned(one, other)
+        changed = {
+            INNER[name.rpartition(".")[2]]
+            for name, part in one.maps.items()
+            if name in other.maps
+            and part.matrix.shape == other.maps[name].matrix.shape
+            and far(part.matrix, here.maps[name].matrix) > 1e-6
+        }
+        for text in changed:
+            counts[text] = counts.get(text, 0) + 1
+    return [f"{text} ({path_count} of {len(parts)} parts)" for text, path_count in sorted(counts.items())]
+
+
+__all__ = ["PROBES", "certify", "path_of"]

@@ -1,0 +1,247 @@
+"""One part of a model in the basis of another model's stream, with gains and biases of its reading norm in its maps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lngeom.transformers.description import Block, FeedForward, Linear, Mixture, Norm
+from lngeom.transformers.forward import attention, feed_forward, norm
+from lngeom.transformers.rewrite.comparison.models import Model
+from lngeom.transformers.rewrite.comparison.streams import Map, seen
+from lngeom.transformers.rewrite.comparison.sweep import Branch, comparable, wide
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A linear map as the function sees it.
+
+    A reader has the matrix W diag(γ), and W diag(γ) P where its norm centres, with the offset Wβ + b. A writer has W
+    and b, and PW and Pb where the stream is seen without its mean.
+
+    Attributes:
+        weight: W [out, in].
+        bias: b [out].
+        gain: γ [in] of the norm that it reads, or None.
+        shift: β [in] of that norm.
+        centred: whether that norm centres, or (without a gain) the stream that it writes to does.
+        arrays: names of the stored arrays, weight and bias.
+    """
+
+    weight: Float[np.ndarray, "out in"]
+    bias: Float[np.ndarray, " out"]
+    gain: Float[np.ndarray, " in"] | None
+    shift: Float[np.ndarray, " in"] | None
+    centred: bool
+    arrays: tuple[str, str | None]
+
+    @property
+    def matrix(self) -> Float[np.ndarray, "out in"]:
+        """The matrix that the function sees."""
+        return self.with_gain(self.gain)
+
+    def with_gain(self, gain: np.ndarray | None) -> Float[np.ndarray, "out in"]:
+        """The matrix with another gain."""
+        if gain is None:
+            return seen(self.weight.T, self.centred).T
+        return seen(self.weight * gain, self.centred)
+
+    @property
+    def offset(self) -> Float[np.ndarray, " out"]:
+        """The offset that the function sees."""
+        if self.shift is None:
+            return seen(self.bias, self.centred)
+        return self.weight @ self.shift + self.bias
+
+    def on_rows(self, change: Any) -> "Affine":
+        """The map after a linear change of its outputs, a function of [out, …]."""
+        return replace(self, weight=change(self.weight), bias=change(self.bias[:, None])[:, 0])
+
+    def on_columns(self, change: Any) -> "Affine":
+        """The map after a linear change of its inputs, a function of [out, in]."""
+        assert self.gain is None
+        return replace(self, weight=change(self.weight))
+
+
+Maps = dict[str, Affine]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A part with maps of its own.
+
+    Attributes:
+        block: the block, whose maps have plain names.
+        branch: which of its branches.
+        maps: the linear maps by name, such as "attention.query".
+        vectors: other arrays by name: gains and biases that do not fold, sinks, temperatures, relative tables.
+        stored: their names in the checkpoint.
+        between: the map from the stream in whose basis the part is to its own; the same map after it, of a post-norm.
+        centred: whether the model's stream is seen without its mean.
+    """
+
+    block: Block
+    branch: Branch
+    maps: Maps
+    vectors: dict[str, np.ndarray]
+    stored: dict[str, str]
+    between: tuple[Map, Map]
+    centred: bool
+    own: bool = field(default=True)
+
+    def output(self, x: Float[np.ndarray, "N T d"]) -> Float[np.ndarray, "N T d"]:
+        """What the part adds to the stream x, or the stream after a post-norm part."""
+        values: dict[str, np.ndarray] = dict(self.vectors)
+        for name, part in self.maps.items():
+            values |= {f"{name}.weight": part.matrix, f"{name}.bias": part.offset}
+        return wide(self._run, values, x)
+
+    def _run(self, values: Mapping[str, Any], x: np.ndarray) -> Array:
+        block, (before, after) = self.block, self.between
+        u = before.forth(x) if self.own else x
+        found: Any = 0
+        for branch in ("attention", "feed_forward") if self.branch == "both" else (self.branch,):
+            reading = reading_norm(block, branch)
+            n = u if reading is None else np.asarray(norm(reading, {}, jnp.asarray(u)))
+            if self.own:
+                n = n if before.turn is None else n @ before.turn
+                n = n if reading is not None else n / before.scale
+            n = jnp.asarray(n)
+            if branch == "attention":
+                y = attention(block.attention, values, n)
+                last = block.attention_writing_norm
+            else:
+                y = feed_forward(block.feed_forward, values, n)
+                last = block.feed_forward_writing_norm
+            if last is not None:
+                y = norm(last, values, y)
+            found = found + y
+        if block.placing == "post":
+            last = block.attention_norm if self.branch == "attention" else block.feed_forward_norm
+            assert last is not None
+            found = norm(last, values, jnp.asarray(u) + found)
+        if self.own and not folds_writers(block):  # the scale is in the arrays of the norm that writes
+            found = replace(after, scale=1.0).back(np.asarray(found))
+        return jnp.asarray(found if self.own else seen(np.asarray(found), self.centred))
+
+
+def reading_norm(block: Block, branch: Branch) -> Norm | None:
+    """The norm that a branch reads, if it is not part of a sum."""
+    if block.placing == "post":
+        return None
+    return block.attention_norm if branch == "attention" or block.shared_norm else block.feed_forward_norm
+
+
+def folds_writers(block: Block) -> bool:
+    """Whether the last maps of the branches write to the stream itself."""
+    return block.placing == "pre"
+
+
+def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None, centred: tuple[bool, bool]) -> Plain:
+    """A part of a model.
+
+    Args:
+        model: the model.
+        i: number of the block.
+        branch: the part.
+        between: maps from the streams in whose basis the part is wanted to its own streams; None: its own basis.
+        centred: whether the first model's reading norm centres, and whether this model's stream is seen without its
+            mean.
+
+    Returns:
+        The part.
+    """
+    block, arrays = model.stack.blocks[i], model.arrays
+    maps: Maps = {}
+    vectors: dict[str, np.ndarray] = {}
+    stored: dict[str, str] = {}
+
+    def vector(path: str, name: str | None, offset: float = 0.0) -> str | None:
+        if name is None:
+            return None
+        vectors[path], stored[path] = np.array(arrays[name], np.float64) + offset, name
+        return path
+
+    def bare(path: str, part: Norm | None, keep: bool) -> Norm | None:
+        if part is None:
+            return None
+        if not keep:
+            return Norm(part.kind, eps=part.eps)
+        gain, bias = vector(f"{path}.gain", part.gain, part.offset), vector(f"{path}.bias", part.bias)
+        writes = not path.startswith("attention.")  # not of queries and keys
+        for name in (gain, bias) if between is not None and writes else ():
+            if name is not None:
+                vectors[name] = vectors[name] / between[1].scale
+        return Norm(part.kind, gain, bias, 0, part.eps)
+
+    def reader(path: str, part: Linear, over: Norm | None) -> Linear:
+        W = np.array(part.matrix(arrays[part.weight]), np.float64)
+        b = np.zeros(len(W)) if part.bias is None else np.array(part.offsets(arrays[part.bias]), np.float64)
+        d = W.shape[1]
+        gain = np.ones(d) if over is None or over.gain is None else over.offset + np.ravel(arrays[over.gain])
+        shift = np.zeros(d) if over is None or over.bias is None else np.ravel(arrays[over.bias])
+        if between is not None:
+            b, W, gain, shift = b + W @ shift, W * gain, np.ones(d), np.zeros(d)
+            turn = between[0].turn
+            W = W if turn is None else W @ turn
+            W = W if over is not None else W * between[0].scale
+        maps[path] = Affine(W, b, gain, shift, centred[0], (part.weight, part.bias))
+        return Linear(f"{path}.weight", f"{path}.bias")
+
+    def writer(path: str, part: Linear) -> Linear:
+        W = np.array(part.matrix(arrays[part.weight]), np.float64)
+        b = np.zeros(len(W)) if part.bias is None else np.array(part.offsets(arrays[part.bias]), np.float64)
+        pulls = folds_writers(block)
+        if between is not None and pulls:
+            W, b = between[1].back(W.T).T, between[1].back(b)
+        maps[path] = Affine(W, b, None, None, centred[1] and pulls, (part.weight, part.bias))
+        return Linear(f"{path}.weight", f"{path}.bias")
+
+    def network(path: str, part: FeedForward, over: Norm | None) -> FeedForward:
+        gate = None if part.gate is None else reader(f"{path}.gate", part.gate, over)
+        return replace(part, up=reader(f"{path}.up", part.up, over), gate=gate, down=writer(f"{path}.down", part.down))
+
+    post = block.placing == "post"
+    new: dict[str, Any] = {}
+    if branch in {"attention", "both"}:
+        a, over = block.attention, reading_norm(block, "attention")
+        new["attention"] = replace(
+            a,
+            query=reader("attention.query", a.query, over),
+            key=reader("attention.key", a.key, over),
+            value=reader("attention.value", a.value, over),
+            output=writer("attention.output", a.output),
+            query_norm=bare("attention.query_norm", a.query_norm, True),
+            key_norm=bare("attention.key_norm", a.key_norm, True),
+            temperature=vector("attention.temperature", a.temperature),
+            sink=vector("attention.sink", a.sink),
+            relative=vector("attention.relative", a.relative),
+        )
+        new["attention_writing_norm"] = bare("attention_writing_norm", block.attention_writing_norm, True)
+    if branch in {"feed_forward", "both"}:
+        f, over = block.feed_forward, reading_norm(block, "feed_forward")
+        if isinstance(f, Mixture):
+            experts = tuple(network(f"feed_forward.experts.{e}", x, over) for e, x in enumerate(f.experts))
+            router = reader("feed_forward.router", f.router, over)
+            new["feed_forward"] = replace(f, router=router, experts=experts)
+        else:
+            new["feed_forward"] = network("feed_forward", f, over)
+        new["feed_forward_writing_norm"] = bare("feed_forward_writing_norm", block.feed_forward_writing_norm, True)
+    new["attention_norm"] = bare("attention_norm", block.attention_norm, post and branch == "attention")
+    new["feed_forward_norm"] = bare("feed_forward_norm", block.feed_forward_norm, post and branch == "feed_forward")
+    own = between is not None
+    nothing = Map(1.0, None, (False, False))
+    return Plain(replace(block, **new), branch, maps, vectors, stored, between or (nothing, nothing), centred[1], own)
+
+
+def both(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map, Map]) -> tuple[Plain, Plain]:
+    """A part of two models in the basis of the first."""
+    over = reading_norm(before.stack.blocks[i], "attention" if branch == "both" else branch)
+    reads = over is not None and over.centres
+    first = plain(before, i, branch, None, (reads, before.centres))
+    second = plain(after, i, branch, between, (reads, after.centres))
+    blocks = comparable(first.block, second.block)
+    return replace(first, block=blocks[0]), replace(second, block=blocks[1])

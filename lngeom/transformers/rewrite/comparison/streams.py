@@ -1,0 +1,133 @@
+r"""The map between the streams of two models.
+
+Where one model is the other with its stream rotated and scaled, $x' = s\,G\,x$ with an orthogonal G at every point of
+the stream, up to multiples of 1 where all readers centre. It is fitted to the tables: to the streams of all tokens at
+the first position, and of one token at all positions.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from lngeom.transformers.forward import embedded
+from lngeom.transformers.rewrite.comparison.models import Model, apart
+
+ROWS = 1024
+"""Rows of tables that are compared at a time."""
+
+EXACT = 1e-11
+"""Relative difference of one part in float64 that counts as none."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """The map of streams of one model to those of another.
+
+    Attributes:
+        scale: s.
+        turn: G [d, d]; None: the identity.
+        centred: whether the streams of the first model, and of the second, are seen without their mean.
+        determined: whether the tables determine G.
+        residual: largest distance of a mapped row from the other model's, relative.
+    """
+
+    scale: float
+    turn: Float[np.ndarray, "d d"] | None
+    centred: tuple[bool, bool]
+    determined: bool = True
+    residual: float = 0.0
+
+    def forth(self, x: np.ndarray) -> np.ndarray:
+        """A stream of the first model as the second model's."""
+        x = self.scale * seen(x, self.centred[0])
+        x = x if self.turn is None else x @ self.turn.T
+        return seen(x, self.centred[1])
+
+    def back(self, x: np.ndarray) -> np.ndarray:
+        """A stream of the second model as the first model's."""
+        x = seen(x, self.centred[1]) / self.scale
+        return x if self.turn is None else x @ self.turn
+
+
+def seen(x: np.ndarray, centred: bool) -> np.ndarray:
+    """A stream as its readers see it."""
+    return x - x.mean(-1, keepdims=True) if centred else x
+
+
+def starts(
+    model: Model, tokens: np.ndarray | None = None, weights: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Streams before the first block: kind of row, their indices and the rows, some at a time."""
+    arrays = model.arrays if weights is None else weights
+    every = np.arange(model.vocabulary) if tokens is None else tokens
+    kinds: list[tuple[str, np.ndarray]] = [("token", every)]
+    if (count := model.positions) is not None:
+        kinds.append(("position", np.arange(1, count)))
+    kinds += [("type", np.arange(1, model.arrays.shape(t.weight)[0])) for t in model.stack.tables if t.index == "type"]
+    for kind, rows in kinds:
+        for first in range(0, len(rows), ROWS):
+            some = rows[first : first + ROWS]
+            with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+                if kind == "token":
+                    found = embedded(model.stack, arrays, jnp.asarray(some[:, None]))[:, 0]
+                elif kind == "position":
+                    found = embedded(model.stack, arrays, jnp.zeros((1, some[-1] + 1), int))[0, some]
+                else:
+                    found = embedded(model.stack, arrays, jnp.zeros((len(some), 1), int), jnp.asarray(some[:, None]))[
+                        :, 0
+                    ]
+            yield kind, some, np.asarray(found)
+
+
+def fitted(before: Model, after: Model) -> Map:
+    """The rotation and scale that take the first model's tables nearest to the second's.
+
+    Args:
+        before: the first model.
+        after: the second.
+
+    Returns:
+        The simplest map that fits: nothing, a scale, or a rotation with a scale; where none does, the nearest one.
+    """
+    d, count = before.width, min(before.vocabulary, after.vocabulary)
+    tokens = np.sort(np.random.default_rng(0).choice(count, min(count, 4 * d), replace=False))
+    centred = (before.centres, after.centres)
+    pairs = zip(starts(before, tokens), starts(after, tokens), strict=False)
+    first, second = [], []
+    for (kind, at, x), (other, also, y) in pairs:
+        if kind == other and np.array_equal(at, also):
+            first.append(seen(x, centred[0]))
+            second.append(seen(y, centred[1]))
+    X, Y = np.concatenate(first), np.concatenate(second)
+    allowed = 8 * max(np.finfo(np.float64).eps, *(float(_spacing(m)) for m in (before, after)))
+    same = Map(1.0, None, centred)
+    nothing = apart(Y, same.forth(X))
+    scaled = replace(same, scale=float(np.sum(same.forth(X) * Y) / max(np.sum(same.forth(X) ** 2), 1e-300)))
+    if nothing <= allowed:
+        return replace(same, residual=nothing)
+    if scaled.scale and (found := apart(Y, scaled.forth(X))) <= allowed:
+        return replace(scaled, residual=found)
+    turn, rank = nearest_rotation(Y.T @ X)
+    factor = float(np.sum((X @ turn.T) * Y) / max(np.sum(X**2), 1e-300))
+    factor = 1.0 if abs(factor - 1) <= allowed or not factor else factor
+    turned = Map(factor, turn, centred, rank >= d - any(centred))
+    turned = replace(turned, residual=apart(Y, turned.forth(X)))
+    return turned if turned.residual < nothing / 2 else replace(same, residual=nothing)
+
+
+def nearest_rotation(products: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarray, "d d"], int]:
+    """The orthogonal G that makes tr(GᵀM) largest, and M's rank; where M leaves G free, the G nearest to 1."""
+    u, s, v = np.linalg.svd(products)
+    rank = int(np.sum(s > 1e-9 * s[0])) if s[0] else 0
+    left, right = u[:, rank:], v[rank:]
+    inner, _, outer = np.linalg.svd(left.T @ right.T)
+    return u[:, :rank] @ v[:rank] + left @ (inner @ outer) @ right, rank
+
+
+def _spacing(model: Model) -> float:
+    return float(jnp.finfo(model.coarsest).eps)

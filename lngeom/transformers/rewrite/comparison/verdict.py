@@ -1,0 +1,121 @@
+"""What a comparison of two models found."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from lngeom._core.text import counted
+from lngeom.transformers.rewrite.comparison.causes import Cause
+from lngeom.transformers.rewrite.comparison.sweep import Local
+
+SHOWN = 8
+"""Parts that differ, and rows of tables, that are printed."""
+
+Word = Literal["same", "rounding", "different", "undecided"]
+
+SAYS: dict[str, str] = {
+    "same": "the same function",
+    "rounding": "the same function up to rounding",
+    "different": "different functions",
+    "undecided": "undecided",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two models are one function, and where they part if not.
+
+    Attributes:
+        verdict: "same": log-probabilities agree to the digits of float64, and every part does. "rounding": they differ
+            by no more than what random roundings of the stored dtype change. "different". "undecided": the probes
+            agree, and a part differs on other inputs.
+        probes: numbers of sequences and of positions.
+        dtype: the coarsest stored dtype, by which arrays may be rounded.
+        log_probabilities: largest difference of log-probabilities, relative to the largest.
+        logits: the same of logits.
+        rounding: what random roundings of the second model's arrays change in its log-probabilities, in this measure.
+        actions: what was done to the first model, where it can be read off.
+        parts: every part that was compared, in order; empty where the descriptions cannot be compared part by part.
+        causes: why the first part that differs does.
+        reasons: differences of the descriptions that end the comparison, or doubts about it.
+    """
+
+    verdict: Word
+    probes: tuple[int, int]
+    dtype: str
+    log_probabilities: float
+    logits: float
+    rounding: float
+    actions: tuple[str, ...] = ()
+    parts: tuple[Local, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether both are one function, up to rounding of what is stored."""
+        return self.verdict in {"same", "rounding"}
+
+    @property
+    def different(self) -> tuple[Local, ...]:
+        """Parts that differ by more than rounding, in order."""
+        return tuple(part for part in self.parts if part.differs)
+
+    @property
+    def first(self) -> Local | None:
+        """The first part that differs."""
+        return next(iter(self.different), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as JSON takes it; a number that is not finite is None."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: plain(each) for key, each in value.items()}
+            if isinstance(value, list | tuple):
+                return [plain(each) for each in value]
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        found["parts"] = [asdict(part) | {"differs": part.differs} for part in self.parts]
+        found["causes"] = [asdict(cause) for cause in self.causes]
+        return {"schema": "lngeom.certify/1", "same": self.same, **plain(found)}
+
+    def __str__(self) -> str:
+        """Some lines for people."""
+        rows = [f"{self.verdict}: {SAYS[self.verdict]}" + (f" to {self.dtype}" if self.verdict == "rounding" else "")]
+        rows += [f"  {reason}" for reason in self.reasons]
+        if math.isfinite(self.log_probabilities):
+            rows.append(
+                f"  log-probabilities differ by {self.log_probabilities:.1e}, logits by {self.logits:.1e} (relative, "
+                f"{self.probes[0]} × {self.probes[1]} tokens, float64)"
+            )
+        if math.isfinite(self.rounding):
+            rows.append(
+                f"  random roundings of the arrays to {self.dtype} change log-probabilities by {self.rounding:.1e}"
+            )
+        if self.actions:
+            rows.append("  what was done: " + "; ".join(self.actions))
+        if self.parts:
+            wrong = self.different
+            rows.append(
+                f"  {counted(len(self.parts), 'part')} compared, each on the first model's stream: "
+                + (f"{len(wrong)} differ" if wrong else "all agree")
+            )
+            for part in wrong[:SHOWN]:
+                where = (
+                    f" ({', '.join(part.rows[:SHOWN])}{', …' if len(part.rows) > SHOWN else ''})" if part.rows else ""
+                )
+                mark = "first  " if part is wrong[0] else "       "
+                rows.append(
+                    f"    {mark}{part.path}{where}: {part.difference:.1e} (rounding explains {part.rounding:.1e})"
+                )
+            if len(wrong) > SHOWN:
+                rows.append(f"           and {len(wrong) - SHOWN} more")
+        for cause in self.causes:
+            rows.append(f"  {'cause' if cause.explains else 'found'}: {cause.sentence}")
+            if cause.arrays:
+                rows.append(f"    in {', '.join(cause.arrays[:SHOWN])}{', …' if len(cause.arrays) > SHOWN else ''}")
+            rest = f"    undone, the part is {cause.left:.1e} away"
+            rows.append(rest if cause.explains else f"{rest}: this is not all")
+        return "\n".join(rows)
