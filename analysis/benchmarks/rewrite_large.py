@@ -1,7 +1,8 @@
-"""Memory that `lngeom rewrite` needs for a checkpoint larger than that: a generated Llama of some GiB, rewritten.
+"""Memory that `lngeom rewrite` and `certify` need for a checkpoint larger than that: a generated Llama of some GiB.
 
 `python -m analysis rewrite_large --gib 8 --folder DIR` needs twice that space on disk. It prints one line of JSON:
-sizes, seconds, and the largest resident memory of the process that rewrites.
+sizes, seconds, and the largest resident memory of the process that rewrites, and of another one that compares the
+new checkpoint with the old one.
 """
 
 import argparse
@@ -32,6 +33,17 @@ found = rw.apply(*rw.load(sys.argv[1]), steps.parse(sys.argv[3]), probes=(2, 8))
 rw.save(found, sys.argv[2])
 print(json.dumps({"passed": found.certificate.passed, "base": base, "peak": peak(),
     "seconds": time.perf_counter() - start, "exact": found.certificate.exact.relative}))
+"""
+
+COMPARE = """
+import json, resource, sys, time
+from lngeom import rewrite as rw
+start = time.perf_counter()
+found = rw.certify(sys.argv[1], sys.argv[2])
+print(json.dumps({"verdict": found.verdict, "log_probabilities": found.log_probabilities, "rounding": found.rounding,
+    "differ": [part.path for part in found.different], "actions": found.actions,
+    "certify_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "certify_seconds": time.perf_counter() - start}))
 """
 
 
@@ -106,14 +118,17 @@ def measure(folder: Path, gib: float, do: str = "untie,fold,rotate", **shape: in
         **shape: `width`, `vocabulary` and `shards` of `generate`.
 
     Returns:
-        Bytes of the checkpoint, of memory after imports ("base") and at most ("peak"), seconds, whether certified.
+        Bytes of the checkpoint, of memory after imports ("base") and at most ("peak"), seconds, whether certified; what
+        `certify` says of both, its memory and seconds.
     """
     old, new = folder / "old", folder / "new"
     size = generate(old, gib, **shape)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(old), str(new), do], check=True, stdout=subprocess.PIPE, text=True
-    )
-    return {"bytes": size, **json.loads(done.stdout)}
+
+    def child(program: str, *arguments: str) -> dict[str, float]:
+        command = [sys.executable, "-c", program, str(old), str(new), *arguments]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+    return {"bytes": size, **child(CHILD, do), **child(COMPARE)}
 
 
 def main() -> None:

@@ -106,15 +106,15 @@ def options_of(
                 sentence = f"{path}.experts have activation {b[0].activation!r}, and had {a[0].activation!r}"
                 yield sentence, rebuild(replace(second, experts=experts))
             continue
-        nested = isinstance(a, Part) and type(a) is type(b)
-        if nested:
-            yield from options_of(a, b, where, scale, lambda part, n=f.name: rebuild(replace(second, **{n: part})))
-            continue
         sentence, expected = f"{where} is {_short(b)}, and was {_short(a)}", a
-        if f.name == "eps" and scale != 1 and path.endswith((".attention_norm", ".feed_forward_norm")):
-            expected = a * scale**2
-            sentence += f" (the stream is scaled by {scale:.3g}, so that it must be {expected:.3g})"
-        if f.name == "eps" and math.isclose(expected, b, rel_tol=1e-2 if scale != 1 else 1e-6):
+        if f.name == "eps":
+            if scale != 1 and path.endswith((".attention_norm", ".feed_forward_norm")):
+                expected = a * scale**2
+                sentence += f" (the stream is scaled by {scale:.3g}, so that it must be {expected:.3g})"
+            if math.isclose(expected, b, rel_tol=1e-2 if scale != 1 else 1e-6):
+                continue
+        if isinstance(a, Part) and type(a) is type(b):
+            yield from options_of(a, b, where, scale, lambda part, n=f.name: rebuild(replace(second, **{n: part})))
             continue
         try:
             changed = replace(second, **{f.name: expected})

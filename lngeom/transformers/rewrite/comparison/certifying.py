@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from lngeom._core.progress import watched
+from lngeom.transformers.forward import embedded, head, norm
 from lngeom.transformers.rewrite.certificate import TOLERANCE, difference, everything
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.causes import Cause, causes_of, options_of
@@ -16,14 +17,14 @@ from lngeom.transformers.rewrite.comparison.ends import head_causes, start, tabl
 from lngeom.transformers.rewrite.comparison.models import Model, Shaken, opened, rounding_dtypes, tokens_for
 from lngeom.transformers.rewrite.comparison.plain import both
 from lngeom.transformers.rewrite.comparison.streams import EXACT, Map
-from lngeom.transformers.rewrite.comparison.sweep import ROUNDINGS, Branch, Local, path_of, pieces, sweep
+from lngeom.transformers.rewrite.comparison.sweep import RANDOM, ROUNDINGS, Branch, Local, output, pieces, sweep, wide
 from lngeom.transformers.rewrite.comparison.verdict import Comparison, Word
 
 PROBES = (4, 32)
 """Sequences and positions on which models are compared."""
 
 SMALL = 1 << 26
-"""Numbers in a model up to which the inner coordinates of its parts are compared."""
+"""Numbers in a model up to which all parts are taken apart, not the first one that differs alone."""
 
 
 def certify(
@@ -93,41 +94,111 @@ def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: 
     if found.reasons:
         return found
     told("comparing part by part")
+    small = sum(math.prod(first.arrays.shape(name)) for name in first.stack.arrays) <= SMALL
     begun = start(first, second, tokens, max(ROUNDINGS * _row_noise(second, first), EXACT))
-    parts: list[Local] = []
-    causes: list[Cause] = list(begun.causes)
-    between, place = begun.between, iter(_places(first))
-    kept: list[tuple[int, Branch | str, Map, Map]] = []
-    for local, after_part, x in sweep(first, second, begun.between, tokens, seed):
-        parts.append(local)
-        where = next(place)
-        if where is not None:
-            kept.append((*where, between, after_part))
+    if not begun.between.determined:
+        text = "the tables have too few independent rows to tell how the stream was turned: parts were not compared"
+        return replace(found, verdict=_verdict(found, [])[0], reasons=(text,))
+    sites, causes = [], list(begun.causes)
+    before = begun.between
+    for where, (local, after_part, x) in zip(_places(first), sweep(first, second, before, tokens, seed), strict=True):
+        sites.append(Place(where, local, before, after_part))
         if local.differs and not causes:
             told(f"looking for the cause in {local.path}")
-            if x is None:
-                causes = [tables_at_fault(first, second, local)]
-            elif where is None:
-                causes = head_causes(first, second, between, local, x)
-            else:
-                causes = causes_of(first, second, where[0], where[1], (between, after_part), x, local)
-        between = after_part
-    verdict, doubts = _verdict(found, parts)
+            causes = _causes(first, second, sites[-1], x)
+        if local.differs and (small or not found.parts):
+            found = replace(found, parts=(local,))
+            sites[-1] = replace(sites[-1], effect=effect(first, second, sites[-1], x, tokens))
+        before = after_part
+    verdict, doubts = _verdict(found, [site.local for site in sites])
     if verdict == "rounding":
-        doubts += tuple(
-            f"{text}; rounding hides what it changes" for text in _options_changed(first, second, begun.between)
-        )
-    if not begun.between.determined:
-        doubts = (*doubts, "the tables have too few rows to tell the stream's rotation: parts may be named wrongly")
-    actions = _actions(first, second, begun.between, found, kept) if verdict in {"same", "rounding"} else ()
+        changed = _options_changed(first, second, begun.between)
+        doubts += tuple(f"{text}; rounding hides what it changes" for text in changed)
+    one = verdict in {"same", "rounding"}
+    wrong = [site for site in sites if site.local.differs and not one]
     return replace(
         found,
         verdict=verdict,
-        parts=tuple(parts),
-        causes=tuple(causes) if verdict in {"different", "undecided"} else (),
-        actions=tuple(actions),
+        parts=tuple(replace(site.local, alone=site.effect) for site in sites),
+        causes=() if one else tuple(causes),
+        actions=tuple(_actions(first, second, begun.between, found, sites, small)) if one else (),
+        arrays=tuple(_array_errors(first, second, wrong)) if small else (),
         reasons=doubts,
     )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part, where it stands, and the maps of streams before and after it.
+
+    Attributes:
+        where: block and branch; None of tables and head.
+        local: how far it is.
+        before: the map of streams before it.
+        after: the map after it.
+        effect: what it alone changes in log-probabilities.
+    """
+
+    where: tuple[int, Branch] | None
+    local: Local
+    before: Map
+    after: Map
+    effect: float | None = None
+
+
+def _causes(first: Model, second: Model, site: Place, x: np.ndarray | None) -> list[Cause]:
+    if x is None:
+        return [tables_at_fault(first, second, site.local)]
+    if site.where is None:
+        return head_causes(first, second, site.before, site.local, x)
+    return causes_of(first, second, *site.where, (site.before, site.after), x, site.local)
+
+
+def effect(first: Model, second: Model, site: Place, x: np.ndarray | None, tokens: np.ndarray) -> float:
+    """What one part of the second model changes in the first model's log-probabilities, in its place."""
+    blocks = first.stack.blocks
+    start_at: list[tuple[int, Branch]] = [(i, branch) for i, block in enumerate(blocks) for branch in pieces(block)]
+    if x is None:
+        old, new = (wide(embedded, m.stack, m.arrays, tokens) for m in (first, second))
+        streams_of = [old, site.before.back(new)]
+        rest = start_at
+    else:
+        x = x[:-RANDOM]
+        if site.where is None:
+            a = wide(_ended, first, x)
+            b = wide(_ended, second, site.before.forth(x))
+            count = min(a.shape[-1], b.shape[-1])
+            return difference(a[..., :count], b[..., :count]).relative_log_probabilities
+        i, branch = site.where
+        old = wide(output, blocks[i], branch, first.arrays, x)
+        new = site.after.back(wide(output, second.stack.blocks[i], branch, second.arrays, site.before.forth(x)))
+        streams_of = [old, new] if blocks[i].placing == "post" else [x + old, x + new]
+        rest = start_at[start_at.index(site.where) + 1 :]
+    for i, branch in rest:
+        ys = [wide(output, blocks[i], branch, first.arrays, s) for s in streams_of]
+        streams_of = ys if blocks[i].placing == "post" else [s + y for s, y in zip(streams_of, ys, strict=True)]
+    return difference(*(wide(_ended, first, s) for s in streams_of)).relative_log_probabilities
+
+
+def _ended(model: Model, x: Any) -> Any:
+    """Logits from the stream after the last block."""
+    final = model.stack.final
+    x = jnp.asarray(x) if final is None else norm(final, model.arrays, jnp.asarray(x))
+    return head(model.stack, model.arrays, x)
+
+
+def _array_errors(first: Model, second: Model, wrong: list[Place]) -> Iterator[tuple[str, float]]:
+    """Arrays of parts that differ, and how far they are from the first model's, relative, the farthest first."""
+    errors: dict[str, float] = {}
+    for site in wrong:
+        if site.where is not None:
+            one, other = (settled(part) for part in both(first, second, *site.where, (site.before, site.after)))
+            here = aligned(one, other)
+            for name, part in here.maps.items():
+                if name in other.maps and part.matrix.shape == other.maps[name].matrix.shape:
+                    stored = other.maps[name].arrays[0]
+                    errors[stored] = max(errors.get(stored, 0.0), far(part.matrix, other.maps[name].matrix))
+    yield from sorted(((name, gap) for name, gap in errors.items() if gap > 1e-9), key=lambda pair: -pair[1])
 
 
 def _verdict(found: Comparison, parts: list[Local]) -> tuple[Word, tuple[str, ...]]:
@@ -196,7 +267,7 @@ def _places(model: Model) -> Iterator[tuple[int, Branch] | None]:
 
 
 def _actions(
-    first: Model, second: Model, between: Map, found: Comparison, parts: list[tuple[int, Any, Map, Map]]
+    first: Model, second: Model, between: Map, found: Comparison, sites: list[Place], small: bool
 ) -> list[str]:
     """What was done to the first model, read off."""
     a, b = first.stack, second.stack
@@ -220,8 +291,8 @@ def _actions(
         actions.append(
             "the stream's coordinates were permuted or changed sign" if shuffled else "the stream was rotated"
         )
-    if sum(math.prod(first.arrays.shape(name)) for name in a.arrays) <= SMALL:
-        actions += _inner(first, second, parts)
+    if small:
+        actions += _inner(first, second, sites)
     if found.logits > max(ROUNDINGS * found.log_probabilities, TOLERANCE):
         actions.append("all logits of a position moved together, which softmax does not see")
     return actions
@@ -239,11 +310,13 @@ INNER = {
 }
 
 
-def _inner(first: Model, second: Model, parts: list[tuple[int, Any, Map, Map]]) -> list[str]:
+def _inner(first: Model, second: Model, sites: list[Place]) -> list[str]:
     """Changes inside of the parts."""
     counts: dict[str, int] = {}
-    for i, branch, before, after in parts:
-        one, other = (settled(part) for part in both(first, second, i, branch, (before, after)))
+    places = [site for site in sites if site.where is not None]
+    for site in places:
+        assert site.where is not None
+        one, other = (settled(part) for part in both(first, second, *site.where, (site.before, site.after)))
         here = aligned(one, other)
         changed = {
             INNER[name.rpartition(".")[2]]
@@ -254,7 +327,4 @@ def _inner(first: Model, second: Model, parts: list[tuple[int, Any, Map, Map]]) 
         }
         for text in changed:
             counts[text] = counts.get(text, 0) + 1
-    return [f"{text} ({path_count} of {len(parts)} parts)" for text, path_count in sorted(counts.items())]
-
-
-__all__ = ["PROBES", "certify", "path_of"]
+    return [f"{text} ({count} of {len(places)} parts)" for text, count in sorted(counts.items())]

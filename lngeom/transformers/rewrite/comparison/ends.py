@@ -12,7 +12,7 @@ from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause, mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, apart
 from lngeom.transformers.rewrite.comparison.plain import Affine, both
-from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, starts
+from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, some_starts
 from lngeom.transformers.rewrite.comparison.sweep import Local, compared, path_of, pieces, streams
 
 Rows = Float[np.ndarray, "n d"]
@@ -126,9 +126,9 @@ def _by_readers(before: Model, after: Model, between: Map) -> Map | None:
 
 def _not_orthogonal(before: Model, after: Model, allowed: float, tables: tuple[str, ...]) -> Cause | None:
     """A linear map of the rows that is no rotation."""
-    X, Y = (np.concatenate([rows for _, _, rows in starts(model)]) for model in (before, after))
+    X, Y = some_starts(before, after, 2 * before.width)
     n, d = X.shape
-    if len(X) != len(Y) or n < d + 2 or before.centres:
+    if n < d + 2 or before.centres:
         return None
     found = np.linalg.lstsq(X, Y, rcond=None)[0]
     rest = apart(Y, X @ found)

@@ -155,6 +155,7 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
         The part.
     """
     block, arrays = model.stack.blocks[i], model.arrays
+    scale = 1.0 if between is None else between[1].scale
     maps: Maps = {}
     vectors: dict[str, np.ndarray] = {}
     stored: dict[str, str] = {}
@@ -172,9 +173,9 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
             return Norm(part.kind, eps=part.eps)
         gain, bias = vector(f"{path}.gain", part.gain, part.offset), vector(f"{path}.bias", part.bias)
         writes = not path.startswith("attention.")  # not of queries and keys
-        for name in (gain, bias) if between is not None and writes else ():
+        for name in (gain, bias) if writes else ():
             if name is not None:
-                vectors[name] = vectors[name] / between[1].scale
+                vectors[name] = vectors[name] / scale
         return Norm(part.kind, gain, bias, 0, part.eps)
 
     def reader(path: str, part: Linear, over: Norm | None) -> Linear:

@@ -94,16 +94,14 @@ def fitted(before: Model, after: Model) -> Map:
     Returns:
         The simplest map that fits: nothing, a scale, or a rotation with a scale; where none does, the nearest one.
     """
-    d, count = before.width, min(before.vocabulary, after.vocabulary)
-    tokens = np.sort(np.random.default_rng(0).choice(count, min(count, 4 * d), replace=False))
-    centred = (before.centres, after.centres)
-    pairs = zip(starts(before, tokens), starts(after, tokens), strict=False)
-    first, second = [], []
-    for (kind, at, x), (other, also, y) in pairs:
-        if kind == other and np.array_equal(at, also):
-            first.append(seen(x, centred[0]))
-            second.append(seen(y, centred[1]))
-    X, Y = np.concatenate(first), np.concatenate(second)
+    found = _fitted(before, after, 2 * before.width)
+    return found if found.determined else _fitted(before, after, 8 * before.width)
+
+
+def _fitted(before: Model, after: Model, rows: int) -> Map:
+    """The map that fits this many tokens, or all of them."""
+    d, centred = before.width, (before.centres, after.centres)
+    X, Y = some_starts(before, after, rows)
     allowed = 8 * max(np.finfo(np.float64).eps, *(float(_spacing(m)) for m in (before, after)))
     same = Map(1.0, None, centred)
     nothing = apart(Y, same.forth(X))
@@ -118,6 +116,18 @@ def fitted(before: Model, after: Model) -> Map:
     turned = Map(factor, turn, centred, rank >= d - any(centred))
     turned = replace(turned, residual=apart(Y, turned.forth(X)))
     return turned if turned.residual < nothing / 2 else replace(same, residual=nothing)
+
+
+def some_starts(before: Model, after: Model, rows: int) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d"]]:
+    """Streams before the first block of both models, as they are seen, at some tokens and every position."""
+    count = min(before.vocabulary, after.vocabulary)
+    tokens = np.sort(np.random.default_rng(0).choice(count, min(count, rows), replace=False))
+    first, second = [], []
+    for (kind, at, x), (other, also, y) in zip(starts(before, tokens), starts(after, tokens), strict=False):
+        if kind == other and np.array_equal(at, also):
+            first.append(seen(x, before.centres))
+            second.append(seen(y, after.centres))
+    return np.concatenate(first), np.concatenate(second)
 
 
 def nearest_rotation(products: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarray, "d d"], int]:

@@ -38,6 +38,8 @@ class Local:
         rounding: what random roundings of the second model's arrays change, in the same measure.
         on_probes: the difference on the streams of the probes alone; random streams reach what no token reaches.
         rows: of tables, the rows that differ, as "token 17"; else nothing.
+        alone: what this part alone, in the first model's place of it, changes in log-probabilities, relative to the
+            largest; None where it was not asked for.
     """
 
     path: str
@@ -45,6 +47,7 @@ class Local:
     rounding: float
     on_probes: float
     rows: tuple[str, ...] = ()
+    alone: float | None = None
 
     @property
     def allowed(self) -> float:

@@ -37,6 +37,8 @@ class Comparison:
         actions: what was done to the first model, where it can be read off.
         parts: every part that was compared, in order; empty where the descriptions cannot be compared part by part.
         causes: why the first part that differs does.
+        arrays: of models of up to 67 million numbers, arrays of parts that differ, with their distance from the first
+            model's, relative, in the first model's coordinates; the farthest first.
         reasons: differences of the descriptions that end the comparison, or doubts about it.
     """
 
@@ -49,6 +51,7 @@ class Comparison:
     actions: tuple[str, ...] = ()
     parts: tuple[Local, ...] = ()
     causes: tuple[Cause, ...] = ()
+    arrays: tuple[tuple[str, float], ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property
@@ -100,16 +103,16 @@ class Comparison:
             wrong = self.different
             rows.append(
                 f"  {counted(len(self.parts), 'part')} compared, each on the first model's stream: "
-                + (f"{len(wrong)} differ" if wrong else "all agree")
+                + (f"{len(wrong)} {'differs' if len(wrong) == 1 else 'differ'}" if wrong else "all agree")
             )
             for part in wrong[:SHOWN]:
                 where = (
                     f" ({', '.join(part.rows[:SHOWN])}{', …' if len(part.rows) > SHOWN else ''})" if part.rows else ""
                 )
                 mark = "first  " if part is wrong[0] else "       "
-                rows.append(
-                    f"    {mark}{part.path}{where}: {part.difference:.1e} (rounding explains {part.rounding:.1e})"
-                )
+                alone = "" if part.alone is None else f"; alone it moves log-probabilities by {part.alone:.1e}"
+                rounding = f"rounding explains {part.rounding:.1e}"
+                rows.append(f"    {mark}{part.path}{where}: {part.difference:.1e} ({rounding}){alone}")
             if len(wrong) > SHOWN:
                 rows.append(f"           and {len(wrong) - SHOWN} more")
         for cause in self.causes:
@@ -118,4 +121,7 @@ class Comparison:
                 rows.append(f"    in {', '.join(cause.arrays[:SHOWN])}{', …' if len(cause.arrays) > SHOWN else ''}")
             rest = f"    undone, the part is {cause.left:.1e} away"
             rows.append(rest if cause.explains else f"{rest}: this is not all")
+        if len(self.arrays) > 1:
+            some = ", ".join(f"{name} {gap:.1e}" for name, gap in self.arrays[:3])
+            rows.append(f"  arrays farthest from the first model's, of {len(self.arrays)} that differ: {some}")
         return "\n".join(rows)
