@@ -360,11 +360,65 @@ def row_changed(stack: Stack, weights: Weights, draw: np.random.Generator) -> Pl
     return Planted(stack, weights | {name: rows}, "tables", ("1 row",))
 
 
+def query_for_key(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Queries and keys exchanged."""
+    i = int(draw.integers(len(stack.blocks)))
+    a = stack.blocks[i].attention
+    if a.heads != a.kv_heads:
+        return None
+    query, key = (part.matrix(weights[part.weight]) for part in (a.query, a.key))
+    arrays = _with(weights, a.query, key)
+    arrays = _with(arrays, a.key, query)
+    for part, other in ((a.query, a.key), (a.key, a.query)):
+        if part.bias is not None and other.bias is not None:
+            moved = part.with_offsets(arrays[part.bias], other.offsets(weights[other.bias]))
+            arrays = arrays | {part.bias: moved}
+    return Planted(stack, arrays, _part(stack, i, "attention"), ("exchanged",))
+
+
+def blocks_exchanged(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The first two blocks in each other's place."""
+    first, second, *rest = stack.blocks
+    new = replace(stack, blocks=(second, first, *rest))
+    return Planted(new, weights, _part(stack, 0, "attention"), ("block 1", "place of block 0"))
+
+
+def branch_scaled(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The last map of a network multiplied by a number, as by a merged adapter with another scale."""
+    i = int(draw.integers(len(stack.blocks)))
+    part = stack.blocks[i].feed_forward.writers()[0][1]
+    arrays = _with(weights, part, 1.1 * part.matrix(weights[part.weight]))
+    return Planted(stack, arrays, _part(stack, i, "feed_forward"), ("multiplied by 1.1",))
+
+
+def row_of_head(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """One row of an untied head is another's."""
+    found = _rewritten(stack, weights, do.Untie())
+    if found is None:
+        return None
+    new, arrays = found
+    name = new.head.linear.weight
+    rows = np.array(arrays[name])
+    rows[5] = rows[6]
+    return Planted(new, arrays | {name: rows}, "head", ("1 of 23 rows",))
+
+
+def writing_gain(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The gain of a norm that writes to the stream is stored as γ − 1."""
+    i = int(draw.integers(len(stack.blocks)))
+    block = stack.blocks[i]
+    norm = block.attention_norm if block.placing == "post" else block.attention_writing_norm
+    if norm is None or norm.gain is None:
+        return None
+    arrays = weights | {norm.gain: weights[norm.gain] - 1}
+    return Planted(stack, arrays, _part(stack, i, "attention"), ("γ − 1 stands for γ",))
+
+
 MISTAKES: tuple[Callable[[Stack, Weights, np.random.Generator], Planted | None], ...] = (
     *(gain_forgotten, gain_twice, one_plus, centred_tables, writer_not_centred, folded_into_tied, pairs_permuted),
     *(epsilon, scaled_without_epsilon, not_orthogonal, writer_not_rotated, tables_not_rotated, quantized),
     *(values_reordered, transposed, bias_lost, activation, score_scale, router_forgotten, gate_for_up, table_scale),
-    *(row_changed,),
+    *(row_changed, query_for_key, blocks_exchanged, branch_scaled, row_of_head, writing_gain),
 )
 """Functions that plant a mistake, or return None where a family cannot have it."""
 

@@ -15,10 +15,14 @@ from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.models import Model, apart
 from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, both, reading_norm
 from lngeom.transformers.rewrite.comparison.streams import Map
-from lngeom.transformers.rewrite.comparison.sweep import Branch, Local
+from lngeom.transformers.rewrite.comparison.sweep import Branch, Local, compared
 
 LEVELS = 256
 """Distinct values in a group up to which an array looks quantized."""
+
+
+EXCHANGED = 0.3
+"""Relative distance of a part from which on it may be another block's."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,25 @@ def causes_of(
         The likeliest cause, or several that are all needed.
     """
     block = before.stack.blocks[i]
-    first, second = (settled(part) for part in both(before, after, i, branch, between))
+    raw = both(before, after, i, branch, between)
+    first, second = (settled(part) for part in raw)
     wanted = first.output(x)
     allowed = found.allowed
 
     def left(part: Plain) -> float:
         return apart(wanted, part.output(x))
 
+    for j, other in enumerate(after.stack.blocks):
+        if j != i and found.difference > EXCHANGED and type(other.feed_forward) is type(block.feed_forward):
+            local, _ = compared(block, other, branch, before.arrays, after.arrays, None, x, between[0], found.path)
+            if local.difference <= allowed:
+                sentence = f"{found.path}: block {j} stands in the place of block {i}"
+                return [Cause(sentence, (), local.difference, True)]
+    if (exchanged := _exchanged(first, raw[1], left, allowed, i)) is not None:
+        return [exchanged]
     options = list(options_of(first.block, second.block, f"blocks.{i}", between[0].scale))
-    for sentence, block in options:
-        if (rest := left(replace(second, block=block))) <= allowed:
+    for sentence, changed in options:
+        if (rest := left(replace(second, block=changed))) <= allowed:
             return [Cause(sentence, (), rest, True)]
     joined = _all_of([block for _, block in options], second.block)
     if len(options) > 1 and (rest := left(replace(second, block=joined))) <= allowed:
@@ -183,8 +196,6 @@ def _arrays(
         maps = second.maps | {n: here.maps[n] for n in names if n in wrong}
         return replace(second, maps=maps, vectors=second.vectors | {n: here.vectors[n] for n in names if n in vectors})
 
-    if (found := _exchanged(first, second, list(wrong), left, allowed, i)) is not None:
-        return [found]
     names = [*wrong, *vectors]
     if not names:
         return [Cause("no single array of it differs from the first model's", (), left(second), False)]
@@ -206,15 +217,13 @@ def _pairs(first: Plain, second: Plain) -> Iterator[tuple[str, str]]:
                 yield name, found
 
 
-def _exchanged(
-    first: Plain, second: Plain, wrong: list[str], left: Callable[[Plain], float], allowed: float, i: int
-) -> Cause | None:
-    """Two maps that stand in each other's place, if that is all."""
-    for name, other in _pairs(first, second):
-        if name in wrong and other in wrong and second.maps[name].matrix.shape == second.maps[other].matrix.shape:
-            maps = second.maps | {name: second.maps[other], other: second.maps[name]}
-            if (rest := left(replace(second, maps=maps))) <= allowed:
-                arrays = (second.maps[name].arrays[0], second.maps[other].arrays[0])
+def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], float], allowed: float, i: int) -> Cause | None:
+    """Two maps that stand in each other's place, if that is all; the second part with its offsets as they are."""
+    for name, other in _pairs(first, raw):
+        if raw.maps[name].matrix.shape == raw.maps[other].matrix.shape:
+            maps = raw.maps | {name: raw.maps[other], other: raw.maps[name]}
+            if (rest := left(settled(replace(raw, maps=maps)))) <= allowed:
+                arrays = (raw.maps[name].arrays[0], raw.maps[other].arrays[0])
                 short = other.rpartition(".")[2]
                 return Cause(f"blocks.{i}.{name} and {short} are exchanged", arrays, rest, True)
     return None

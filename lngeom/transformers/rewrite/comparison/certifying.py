@@ -10,7 +10,7 @@ import numpy as np
 
 from lngeom._core.progress import watched
 from lngeom.transformers.forward import embedded, head, norm
-from lngeom.transformers.rewrite.certificate import TOLERANCE, difference, everything
+from lngeom.transformers.rewrite.certificate import TOLERANCE, compare, difference, everything
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.causes import Cause, causes_of, options_of
 from lngeom.transformers.rewrite.comparison.ends import head_causes, start, tables_at_fault
@@ -74,19 +74,26 @@ def certify(
 
 def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: Callable[[str], None]) -> Comparison:
     count = min(first.vocabulary, second.vocabulary)
-    logits = [_logits(m, m.arrays, tokens, count) for m in (first, second)]
-    for model, found in zip((first, second), logits, strict=True):
-        if not np.isfinite(found).all():
-            raise ValueError(f"{model.word}: its logits are not finite; there is nothing to compare")
-    moved = difference(*logits)
+    beside = len(first.stack.side) == len(second.stack.side)
+
+    def run(model: Model, arrays: Any) -> tuple[np.ndarray, ...]:
+        stack = model.stack if beside else replace(model.stack, side=())
+        logits, *others = everything(stack, arrays, tokens)
+        return logits[..., :count], *others
+
+    outputs = [run(model, model.arrays) for model in (first, second)]
+    for model, found in zip((first, second), outputs, strict=True):
+        if not all(np.isfinite(values).all() for values in found):
+            raise ValueError(f"{model.word}: its outputs are not finite; there is nothing to compare")
+    moved = compare(*outputs)
     shaken = [Shaken(second, rounding_dtypes(first, second), seed + k) for k in range(2)]
-    noise = max(difference(logits[1], _logits(second, s, tokens, count)).relative_log_probabilities for s in shaken)
+    noise = max(compare(outputs[1], run(second, each)).residual(True) for each in shaken)
     dtype = max((m.coarsest for m in (first, second)), key=lambda d: jnp.finfo(d).eps)
     found = Comparison(
         "different",
         tokens.shape,
         str(dtype),
-        moved.relative_log_probabilities,
+        moved.residual(True),
         moved.relative,
         noise,
         reasons=tuple(_unlike(first, second)),
@@ -111,6 +118,9 @@ def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: 
             sites[-1] = replace(sites[-1], effect=effect(first, second, sites[-1], x, tokens))
         before = after_part
     verdict, doubts = _verdict(found, [site.local for site in sites])
+    if not beside:
+        counts = [len(model.stack.side) for model in (first, second)]
+        doubts += (f"they have {counts[0]} and {counts[1]} maps beside the head, which were not compared",)
     if verdict == "rounding":
         changed = _options_changed(first, second, begun.between)
         doubts += tuple(f"{text}; rounding hides what it changes" for text in changed)
@@ -206,7 +216,8 @@ def _verdict(found: Comparison, parts: list[Local]) -> tuple[Word, tuple[str, ..
     wrong = [part for part in parts if part.differs]
     moved = found.log_probabilities
     if moved <= TOLERANCE:
-        unseen = [part for part in wrong if part.path == "tables" or not part.on_probes > part.allowed]
+        ends = [part for part in wrong if part.path.startswith(("tables", "head", "side"))]
+        unseen = ends or [part for part in wrong if not part.on_probes > part.allowed]
         if unseen:
             return "undecided", (f"the probes agree, and {unseen[0].path} differs on inputs that they do not reach",)
         if not wrong:
@@ -224,10 +235,6 @@ def _options_changed(first: Model, second: Model, between: Map) -> Iterator[str]
         for text, _ in options_of(a, b, f"blocks.{i}", between.scale):
             if not (centring and ".kind is 'rms'" in text):
                 yield text
-
-
-def _logits(model: Model, arrays: Any, tokens: np.ndarray, count: int) -> np.ndarray:
-    return everything(replace(model.stack, side=()), arrays, tokens)[0][..., :count]
 
 
 def _row_noise(second: Model, first: Model) -> float:

@@ -165,8 +165,8 @@ def head_causes(before: Model, after: Model, between: Map, found: Local, x: np.n
         if abs(expected - second.final.eps) > 1e-3 * max(expected, second.final.eps):
             sentence = f"final.eps is {second.final.eps:g}, and must be {expected:g}"
             causes.append(Cause(sentence, (), found.difference, False))
-    if first.head.transform is not None or second.head.transform is not None:
-        return causes
+    if first.head.transform is not None and second.head.transform is not None:
+        return [*causes, *_transform_causes(before, after, found)]
     a, b = _head(before, None), _head(after, between)
     if a.matrix.shape != b.matrix.shape:
         return [*causes, Cause("head: its matrix has another size", b_arrays(b), found.difference, False)]
@@ -181,9 +181,11 @@ def head_causes(before: Model, after: Model, between: Map, found: Local, x: np.n
             if far(seen(candidate.T, shift).T, got) < 1e-3 * gap:
                 text = sentence
                 break
-        rows = np.flatnonzero(np.linalg.norm(wanted - got, axis=1) > 1e-3 * np.linalg.norm(wanted, axis=1))
+        moved = a.matrix - b.matrix
+        moved = moved - np.median(moved, 0) if shift else moved  # softmax does not see what all rows share
+        rows = np.flatnonzero(np.linalg.norm(moved, axis=1) > max(1e-3, 2 * eps) * np.linalg.norm(a.matrix, axis=1))
         if text.startswith("it is") and len(rows) <= len(wanted) // 4:
-            text += f" ({len(rows)} of {len(wanted)} rows, first {int(rows[0]) if len(rows) else 0})"
+            text = f"{len(rows)} of {len(wanted)} rows differ (first {int(rows[0]) if len(rows) else 0})"
         elif second.tied and not first.tied:
             text += "; it is the table of tokens, and was not"
         causes.append(Cause(f"head: {text}", b_arrays(b), found.difference, not causes))
@@ -195,6 +197,29 @@ def head_causes(before: Model, after: Model, between: Map, found: Local, x: np.n
                 break
         causes.append(Cause(f"head: {text}", b_arrays(b), found.difference, not causes))
     return causes
+
+
+def _transform_causes(before: Model, after: Model, found: Local) -> Iterator[Cause]:
+    """Arrays of the layer before the head, and of the head, that differ as they are stored."""
+    a, b = before.stack.head, after.stack.head
+    t, u = a.transform, b.transform
+    assert t is not None
+    assert u is not None
+    pairs = [(t.linear.weight, u.linear.weight), (t.linear.bias, u.linear.bias)]
+    pairs += [(t.norm.gain, u.norm.gain), (t.norm.bias, u.norm.bias)]
+    pairs += [(a.linear.weight, b.linear.weight), (a.linear.bias, b.linear.bias)]
+    for one, other in pairs:
+        if one is None or other is None:
+            continue
+        x, y = (np.asarray(m.arrays[name], np.float64) for m, name in ((before, one), (after, other)))
+        if x.shape != y.shape:
+            yield Cause(f"head: {other}: it has another size", (other,), found.difference, False)
+        elif (gap := far(x, y)) > 2 * float(jnp.finfo(after.arrays.dtype(other)).eps):
+            rows = np.flatnonzero(np.any(x != y, -1)) if x.ndim == 2 else np.zeros(0, int)
+            text = f"it is {gap:.2g} away, relative"
+            if len(rows):
+                text = f"{len(rows)} of {len(x)} rows differ (first {int(rows[0])})"
+            yield Cause(f"head: {other}: {text}", (other,), found.difference, False)
 
 
 def b_arrays(part: Affine) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ class Comparison:
             agree, and a part differs on other inputs.
         probes: numbers of sequences and of positions.
         dtype: the coarsest stored dtype, by which arrays may be rounded.
-        log_probabilities: largest difference of log-probabilities, relative to the largest.
+        log_probabilities: largest difference of log-probabilities, relative to the largest; or that of the outputs
+            beside the head, if it is larger.
         logits: the same of logits.
         rounding: what random roundings of the second model's arrays change in its log-probabilities, in this measure.
         actions: what was done to the first model, where it can be read off.

@@ -1,0 +1,220 @@
+"""Comparing two models: exact rewrites are the same, each planted mistake is noticed, placed and named."""
+
+import json
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from analysis.measurements.certified import MISTAKES, asked, exact, gain_forgotten, quantized
+from lngeom.transformers import Mixture, rewrite as rw
+from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.rewrite import certify, steps as do
+from lngeom.transformers.rewrite.comparison import models, sweep
+from typer.testing import CliRunner
+
+from tests.rewrite.test_steps import model
+from tests.rewrite.zoo import CONFIGS, checkpoint, stack_of, write_file
+
+QUICK = ("llama", "gpt2")
+KINDS = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.thorough) for kind in CONFIGS]
+RUN = CliRunner()
+
+
+def app():
+    from lngeom.cli.commands import app
+
+    return app
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_rewrites_are_the_same(kind):
+    stack, weights = model(kind)
+    for name, new, arrays in exact(stack, weights):
+        found = certify((stack, weights), (new, arrays))
+        assert found.verdict == "same", (name, str(found))
+        assert not found.reasons, name
+        assert not found.different, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_planted_mistakes_are_noticed_placed_and_named(kind):
+    stack, weights = model(kind)
+    planted = 0
+    for plant in MISTAKES:
+        mistake = plant(stack, weights, np.random.default_rng(5))
+        if mistake is not None:
+            planted += 1
+            found = asked(stack, weights, mistake)
+            assert found["verdict"] == "different", plant.__name__
+            assert found["first"] == mistake.part, (plant.__name__, found)
+            assert found["named"], (plant.__name__, found)
+    assert planted >= 10
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("mixtral", marks=pytest.mark.thorough)])
+def test_a_rewrite_that_was_rounded_is_the_same_up_to_rounding(kind, dtype):
+    stack, weights = model(kind)
+    out = rw.apply(stack, weights, [do.Untie(), do.FoldNorms(), do.Rotate()])
+    found = certify((stack, weights), (out.stack, {k: np.asarray(v).astype(dtype) for k, v in out.weights.items()}))
+    assert found.verdict == "rounding"
+    assert found.dtype == np.dtype(dtype).name
+    assert 1e-9 < found.log_probabilities < 4 * found.rounding
+    assert found.actions == tuple(a for a in found.actions if "folded" in a or "rotated" in a)
+    assert len(found.actions) == 2
+
+
+def test_a_mistake_is_found_beneath_a_change_of_basis():
+    """Values turned, hidden units scaled, heads of a group reordered: and one gain was not folded."""
+    stack, weights = model("llama")
+    out = rw.apply(stack, weights, [do.RotateValues(), do.Balance()])
+    base = out.stack, {name: np.array(value) for name, value in out.weights.items()}
+    mistake = gain_forgotten(*base, np.random.default_rng(0))
+    assert mistake is not None
+    found = asked(stack, weights, mistake)
+    assert found["placed"]
+    assert found["named"], found
+
+
+def test_what_rounding_hides_is_said():
+    stack, weights = model("gpt2")
+    other = exchange_norms(
+        stack, {n.path: replace(n.part, eps=2e-5) for n in stack.norms if n.path.startswith("blocks")}
+    )
+    found = certify((stack, weights), (other, {k: v.astype(jnp.bfloat16) for k, v in weights.items()}))
+    assert found.verdict == "rounding"
+    assert any("eps is 2e-05, and was 1e-05" in reason for reason in found.reasons)
+
+
+def test_a_row_that_no_probe_reads_is_not_called_the_same():
+    stack, weights = model("llama")
+    name = stack.tables[0].weight
+    rows = np.array(weights[name])
+    unused = sorted(set(range(23)) - set(np.unique(np.random.default_rng(0).integers(0, 23, (1, 4)))))[0]
+    rows[unused] += 1
+    found = certify((stack, weights), (stack, weights | {name: rows}), probes=(1, 4))
+    assert found.verdict == "undecided"
+    assert found.first is not None
+    assert found.first.rows == (f"token {unused}",)
+    assert not found.same
+
+
+def test_an_expert_that_no_probe_chooses_is_seen():
+    stack, weights = model("mixtral")
+    mixture = stack.blocks[1].feed_forward
+    assert isinstance(mixture, Mixture)
+    down = mixture.experts[2].down.weight
+    found = certify((stack, weights), (stack, weights | {down: 1.1 * weights[down]}), probes=(1, 1))
+    assert found.first is not None
+    assert found.first.path == "blocks.1.feed_forward"
+
+
+def test_each_quantized_array_has_its_error():
+    stack, weights = model("llama")
+    mistake = quantized(stack, weights, np.random.default_rng(5))
+    assert mistake is not None
+    found = certify((stack, weights), (mistake.stack, mistake.weights))
+    name, gap = found.arrays[0]
+    true = np.linalg.norm(weights[name] - mistake.weights[name]) / np.linalg.norm(weights[name])
+    assert gap == pytest.approx(true, rel=1e-6)
+    assert found.first is not None
+    assert found.first.alone == pytest.approx(found.log_probabilities)  # it is the only one
+
+
+def test_descriptions_that_cannot_be_compared_part_by_part():
+    stack, weights = model("llama")
+    shorter = replace(stack, blocks=stack.blocks[:1])
+    found = certify((stack, weights), (shorter, {name: weights[name] for name in shorter.arrays}))
+    assert found.verdict == "different"
+    assert found.reasons == ("there are 2 and 1 blocks",)
+    assert not found.parts
+
+
+def test_roundings_have_the_size_of_the_dtype():
+    stack, weights = model("llama")
+    first = models.opened((stack, weights), "before")
+    name = stack.head.linear.weight
+    for dtype in (np.float32, jnp.bfloat16, np.float16):
+        shaken = models.Shaken(first, dict.fromkeys(stack.arrays, np.dtype(dtype)), 0)[name]
+        true = np.abs(weights[name].astype(dtype).astype(np.float64) - weights[name]).max()
+        assert 0.3 < np.abs(shaken - weights[name]).max() / true < 3
+
+
+def test_a_sweep_without_the_map_of_streams_finds_every_part_different():
+    """The check of parts rests on the map: without it a rotated model agrees nowhere."""
+    stack, weights = model("llama")
+    out = rw.apply(stack, weights, [do.Untie(), do.FoldNorms(), do.Rotate()])
+    a, b = models.opened((stack, weights), "before"), models.opened((out.stack, out.weights), "after")
+    from lngeom.transformers.rewrite.comparison.streams import Map
+
+    tokens = models.tokens_for(a, b, (2, 8), 0)
+    assert all(local.differs for local, _, _ in sweep.sweep(a, b, Map(1.0, None, (False, False)), tokens))
+
+
+# The command, and bad input.
+
+
+def test_the_command_compares_folders(tmp_path):
+    old, new = checkpoint(tmp_path / "old", "llama"), tmp_path / "new"
+    rw.save(rw.apply(*rw.load(old), [do.Untie(), do.FoldNorms(), do.Rotate()]), new)
+    found = RUN.invoke(app(), ["certify", str(old), str(new), "--json"])
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    assert document["schema"] == "lngeom.certify/1"
+    assert document["verdict"] == "same"
+    weights = {name: np.array(array) for name, array in rw.load(new)[1].items()}
+    weights["model.layers.1.mlp.up_proj.weight"] *= 1.5
+    write_file(new / "model.safetensors", weights)
+    found = RUN.invoke(app(), ["certify", str(old), str(new)])
+    assert found.exit_code == 1
+    assert "blocks.1.feed_forward" in found.stdout
+    assert "multiplied by 1.5" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere", "{old}"], "there is no folder"),
+        (["{old}", "{old}/config.json"], "is a file"),
+        (["{old}", "{old}", "--probes", "0", "4"], "positive"),
+    ],
+)
+def test_bad_input_ends_with_2(tmp_path, arguments, words):
+    old = checkpoint(tmp_path / "old", "llama")
+    found = RUN.invoke(app(), ["certify", *(a.format(old=old) for a in arguments)])
+    assert found.exit_code == 2
+    assert words in found.stderr
+
+
+def test_models_that_are_none_are_refused():
+    stack, weights = model("llama")
+    with pytest.raises(TypeError, match="before must be a folder, a pair"):
+        certify(3, (stack, weights))
+    holes = weights | {stack.head.linear.weight: weights[stack.head.linear.weight] * np.nan}
+    with pytest.raises(ValueError, match=r"after: .*NaN"):
+        certify((stack, weights), (stack, holes))
+    with pytest.raises(ValueError, match="probes must be two positive integers"):
+        certify((stack, weights), (stack, weights), probes=(4, 0))
+
+
+@pytest.mark.thorough
+def test_a_vocabulary_smaller_than_the_stream():
+    """A rotation is not determined by such a table: nothing is claimed part by part."""
+    stack, weights = model("llama")
+    few = weights | {n: weights[n][:9] for n in (stack.tables[0].weight, stack.head.linear.weight)}
+    out = rw.apply(stack, few, [do.Untie(), do.FoldNorms(), do.Rotate()])
+    found = certify((stack, few), (out.stack, dict(out.weights)))
+    assert found.verdict == "same"
+    assert not found.parts
+    assert "too few independent rows" in found.reasons[0]
+
+
+def test_stacks_of_another_family_s_names_are_compared():
+    """Mistral's and Llama's arrays have the same names; the window is the only difference."""
+    stack, weights = model("llama")
+    other = stack_of("mistral", rms_norm_eps=stack.norms[0].part.eps)
+    found = certify((stack, weights), (other, weights))
+    assert found.first is not None
+    assert found.first.path == "blocks.0.attention"
+    assert any("window is 3, and was None" in cause.sentence for cause in found.causes)
