@@ -104,3 +104,13 @@ def test_rotate_a_transformer(capsys):
     assert found["least refused"] > 0.1
     assert found["original"] > 10 > 5 > found["rotated"]
     assert "certificate: passed" in capsys.readouterr().out
+
+
+def test_exactly_the_same_model(capsys):
+    found = run("exactly_the_same_model")
+    assert [verdict for verdict, _, _ in found.values()] == ["rounding"] * 2 + ["different"] * 6
+    places = ["tables", "blocks.1.attention", "blocks.2.feed_forward", "blocks.0.attention"]
+    assert [place for _, place, _ in found.values()] == ["", "", *places, "blocks.0.attention", "blocks.1.feed_forward"]
+    words = ["are centred", "is left out", "γ − 1 stands for γ", "rotary pairs", "eps is 1e-05", "not rotated"]
+    assert all(word in cause for word, (_, _, cause) in zip(words, list(found.values())[2:], strict=True))
+    assert "8 parts compared" in capsys.readouterr().out

@@ -181,9 +181,9 @@ def _arrays(
     for name, part in here.maps.items():
         if (other := second.maps.get(name)) is None or other.matrix.shape != part.matrix.shape:
             continue
-        tolerance = _tolerance(part, before, after, other)
+        rounding = tolerance(part, before, after, other)
         gap = max(far(part.matrix, other.matrix), _offset_gap(part, other))
-        if gap > tolerance:
+        if gap > rounding:
             wrong[name] = gap
     vectors: dict[str, float] = {}
     for name, value in here.vectors.items():
@@ -204,7 +204,7 @@ def _arrays(
     chosen = [best] if rest <= allowed else names
     rest = left(with_arrays(chosen))
     words = [_relation(name, here, second, turn, i, before, after) for name in chosen]
-    return [_merged(words, chosen, here, second, rest, rest <= allowed, i, first)]
+    return [_merged(words, chosen, here, rest, rest <= allowed, i, after)]
 
 
 def _pairs(first: Plain, second: Plain) -> Iterator[tuple[str, str]]:
@@ -229,7 +229,7 @@ def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], float], allowed
     return None
 
 
-def _tolerance(part: Affine, before: Model, after: Model, other: Affine) -> float:
+def tolerance(part: Affine, before: Model, after: Model, other: Affine) -> float:
     """What rounding may do to a matrix, relative."""
     eps = [
         float(jnp.finfo(model.arrays.dtype(name)).eps)
@@ -257,7 +257,7 @@ class _Word:
 
 
 def _merged(
-    words: list[_Word], names: list[str], here: Plain, second: Plain, rest: float, explains: bool, i: int, first: Plain
+    words: list[_Word], names: list[str], here: Plain, rest: float, explains: bool, i: int, after: Model
 ) -> Cause:
     """One sentence for what was done to several arrays."""
     arrays = tuple(dict.fromkeys(array for word in words for array in word.arrays))
@@ -266,11 +266,20 @@ def _merged(
     if len(texts) == 1 and len(words) > 1:
         word, short = words[0], [n.rpartition(".")[2] for n in names]
         every = set(readers) <= set(names)
-        who = "all that read it" if word.of_norm and every else ", ".join(short)
-        return Cause(f"blocks.{i}: {word.text}, in {who}", arrays, rest, explains)
+        if word.of_norm and every:
+            gain = _gain_read(after, i, names[0])
+            return Cause(f"blocks.{i}: {word.text}, in all that read it", gain or arrays, rest, explains)
+        text = word.text.replace("its ", "their ").replace("it is ", "they are ")
+        return Cause(f"blocks.{i}: {text}, in {', '.join(short)}", arrays, rest, explains)
     shown = "; ".join(f"blocks.{i}.{name}: {word.text}" for name, word in list(zip(names, words, strict=True))[:4])
     more = f"; and {len(names) - 4} more" if len(names) > 4 else ""
     return Cause(shown + more, arrays, rest, explains)
+
+
+def _gain_read(model: Model, i: int, name: str) -> tuple[str, ...]:
+    """The array of the gain that a map reads, if there is one."""
+    over = reading_norm(model.stack.blocks[i], "attention" if name.startswith("attention") else "feed_forward")
+    return () if over is None or over.gain is None else (over.gain,)
 
 
 def _relation(
@@ -284,7 +293,7 @@ def _relation(
                 return _Word(text, (second.stored[name],))
         return _Word(f"it is {far(a, b):.2g} away, relative", (second.stored[name],))
     a, b = here.maps[name], second.maps[name]
-    rounding = _tolerance(a, before, after, b)
+    rounding = tolerance(a, before, after, b)
     if not _offset_gap(a, b) or far(a.matrix, b.matrix) > rounding:
         block = before.stack.blocks[i]
         branch: Branch = "attention" if name.startswith("attention") else "feed_forward"

@@ -12,7 +12,7 @@ from lngeom._core.progress import watched
 from lngeom.transformers.forward import embedded, head, norm
 from lngeom.transformers.rewrite.certificate import TOLERANCE, compare, difference, everything
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
-from lngeom.transformers.rewrite.comparison.causes import Cause, causes_of, options_of
+from lngeom.transformers.rewrite.comparison.causes import Cause, causes_of, options_of, tolerance
 from lngeom.transformers.rewrite.comparison.ends import head_causes, start, tables_at_fault
 from lngeom.transformers.rewrite.comparison.models import Model, Shaken, opened, rounding_dtypes, tokens_for
 from lngeom.transformers.rewrite.comparison.plain import both
@@ -207,8 +207,10 @@ def _array_errors(first: Model, second: Model, wrong: list[Place]) -> Iterator[t
             for name, part in here.maps.items():
                 if name in other.maps and part.matrix.shape == other.maps[name].matrix.shape:
                     stored = other.maps[name].arrays[0]
+                    if far(part.matrix, other.maps[name].matrix) <= tolerance(part, first, second, other.maps[name]):
+                        continue
                     errors[stored] = max(errors.get(stored, 0.0), far(part.matrix, other.maps[name].matrix))
-    yield from sorted(((name, gap) for name, gap in errors.items() if gap > 1e-9), key=lambda pair: -pair[1])
+    yield from sorted(((name, gap) for name, gap in errors.items()), key=lambda pair: -pair[1])
 
 
 def _verdict(found: Comparison, parts: list[Local]) -> tuple[Word, tuple[str, ...]]:

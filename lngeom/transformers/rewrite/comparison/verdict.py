@@ -107,9 +107,10 @@ class Comparison:
                 + (f"{len(wrong)} {'differs' if len(wrong) == 1 else 'differ'}" if wrong else "all agree")
             )
             for part in wrong[:SHOWN]:
-                where = (
-                    f" ({', '.join(part.rows[:SHOWN])}{', …' if len(part.rows) > SHOWN else ''})" if part.rows else ""
-                )
+                where = ""
+                if part.rows:
+                    few = len(part.rows) <= SHOWN
+                    where = f" ({', '.join(part.rows)})" if few else f" ({len(part.rows)} rows)"
                 mark = "first  " if part is wrong[0] else "       "
                 alone = "" if part.alone is None else f"; alone it moves log-probabilities by {part.alone:.1e}"
                 rounding = f"rounding explains {part.rounding:.1e}"
