@@ -155,6 +155,16 @@ def torch_tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array, np.float64)).to(dtype)
 
 
+def tensor_of(value: Any) -> Any:
+    """A tensor of its own with the values of an array; a tensor stays."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    array = np.asarray(value)
+    return torch_tensor(array) if jax.numpy.issubdtype(array.dtype, np.floating) else torch.tensor(array)
+
+
 def from_torch(tensor: Any) -> np.ndarray:
     """The values of a tensor, in its dtype."""
     import jax.numpy as jnp

@@ -3,11 +3,12 @@
 import copy
 import functools
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from lngeom.checks._frameworks import from_torch, torch_tensor
+from lngeom.checks._frameworks import from_torch, tensor_of
 from lngeom.checks.recorded.functions import Functions, Key, one_thread
 from lngeom.checks.recorded.inline import of_code
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given as arrays_given
@@ -15,6 +16,9 @@ from lngeom.checks.recorded.tape import Made, Tape
 
 Modes = dict[bool, dict[int, bool]]
 """Whether each module is in training mode, by its identity: where the model is in evaluation mode, and in training."""
+
+MOVING = {"torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm"}
+"""Where norms are defined whose running statistics no output in training mode needs; forward mode writes to none."""
 
 COMPILED = "_orig_mod"
 """Attribute of the module that torch.compile made a compiled one of."""
@@ -178,17 +182,26 @@ def _of_torch(part: Any, modes: Modes) -> Made:
     statistics = {_plain(k): from_torch(v) for k, v in part.named_buffers()}
 
     @functools.cache
-    def twin(training: bool) -> Any:
+    def twin(training: bool, free: bool) -> Any:
         copied = copy_of(part)
         for own, other in zip(_parts(part).values(), copied.modules(), strict=True):
             other.training = modes[training][id(own)]
+            if free and other.training and type(other).__module__ in MOVING:
+                other.running_mean = other.running_var = other.num_batches_tracked = None
         return copied
 
     def apply(arguments, arrays, weights, stored, training):
-        tensors = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
-        args, options = arguments.filled(tuple(map(_tensor, arrays)))
-        with one_thread(), torch.no_grad():
-            outputs = torch.func.functional_call(twin(training), tensors, args, options)
+        free = any(isinstance(v, torch.Tensor) for v in (*arrays, *weights.values()))  # it is differentiated
+        copied = twin(training, free)
+        tensors = {k: tensor_of(v) for k, v in (weights | stored).items()}
+        if free:
+            kept = {_plain(k) for k, _ in (*copied.named_parameters(), *copied.named_buffers())}
+            tensors = {k: v for k, v in tensors.items() if k in kept}
+        args, options = arguments.filled(tuple(map(tensor_of, arrays)))
+        with one_thread(), nullcontext() if free else torch.no_grad():
+            outputs = torch.func.functional_call(copied, tensors, args, options)
+        if free:
+            return tuple(arrays_in(outputs)), stored
         if training:
             own = {k: np.asarray(v) for k, v in weights.items()}
             if any(not np.array_equal(from_torch(tensors[k]), v, equal_nan=True) for k, v in own.items()):
@@ -200,12 +213,6 @@ def _of_torch(part: Any, modes: Modes) -> Made:
         return found, {k: from_torch(tensors[k]) for k in stored}
 
     return parameters, statistics, apply
-
-
-def _tensor(array: np.ndarray) -> Any:
-    import torch
-
-    return torch_tensor(array) if floating(array) else torch.tensor(np.asarray(array))
 
 
 def _tensors(args: tuple, kwargs: dict, model: Any) -> tuple[tuple, dict]:
