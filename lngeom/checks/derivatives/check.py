@@ -87,12 +87,9 @@ def _checked(subject: Subject, flat: Vector, dtype: str, training: bool, seed: i
         said = str(error).splitlines() or [""]
         raise ValueError(f"{subject.name} does not run: {type(error).__name__}: {said[0]}") from error
     found = tuple(result for case in points for result in results(case))
-    report = Derivatives(subject.name, points[0].wide, tuple(flat.shapes), found)
-    if not report.wrong:
-        return report
+    report = Derivatives(subject.name, points[0].wide, tuple(flat.shapes), found, tuple(diagnose(points[0], found)))
     codes = (program(subject, points[0], wrong, training) for wrong in report.wrong if not wrong.point)
-    code = next((code for code in codes if code and shows(code)), "")
-    return replace(report, diagnosis=tuple(diagnose(points[0], found)), code=code)
+    return replace(report, code=next((code for code in codes if code and shows(code)), ""))
 
 
 def parametrize_with_derivatives(layers: Any | Iterable[Any], **options: Any) -> Callable:

@@ -30,6 +30,9 @@ WIDTHS = (0.5, 0.25, 0.125, *(2.0**-k for k in range(4, 17, 2)))
 
 ORDERS = 3
 
+KEPT = 2**27
+"""Values on lines that are kept, in bytes: other orders along a line need the same ones."""
+
 
 class Value(NamedTuple):
     """A derivative and the largest error of its entries, as far as it can be measured."""
@@ -130,6 +133,8 @@ class Differences:
         if key not in self._lines:
             values = np.stack([self.function(self.point + width * t * direction) for t in _nodes()])
             size = float(np.max(np.abs(values), initial=0.0)) if np.all(np.isfinite(values)) else math.inf
+            if len(self._lines) * values.nbytes > KEPT:
+                self._lines.clear()
             self._lines[key] = _Line(values, size)
         return self._lines[key]
 

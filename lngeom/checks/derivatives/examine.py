@@ -1,7 +1,7 @@
 """Every derivative of a layer beside differences of its outputs."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -144,30 +144,13 @@ class Case:
 
 
 def cases(subject: Subject, vector: Vector, dtype: str, seed: int) -> list[Case]:
-    """The points at which a layer is differentiated, in the widest dtype and in another one; the first is ordinary.
-
-    Points have the digits of the dtype, so that numbers that a layer keeps in fewer digits show. Where outputs are not
-    finite there is no derivative, and the point is left out.
+    """The points at which a layer is differentiated: an ordinary one, and two at which derivatives break.
 
     Raises:
-        TypeError: if the outputs are not one array of numbers that are floating.
-        ValueError: if there are no outputs, if they differ from call to call, or are not finite at an ordinary point.
+        TypeError: as for `cases_at`.
+        ValueError: as for `cases_at`.
     """
     first = vector.draw(seed)
-    wide = _wide(subject, vector, first)
-    values = lambda x: vector.values(x.astype(wide))  # noqa: E731
-    outputs = values(first)
-    if not outputs.size:
-        raise ValueError(f"{subject.name} has no outputs for inputs {list(vector.shapes['inputs'])}")
-    if not np.array_equal(outputs, values(first), equal_nan=True):
-        raise ValueError(f"outputs of {subject.name} differ for the same inputs, so that there is nothing to compare")
-    if not np.all(np.isfinite(outputs)):
-        raise ValueError(
-            f"outputs of {subject.name} are not finite for ordinary inputs, which have both signs: there is nothing to "
-            "compare"
-        )
-    rng = np.random.default_rng(seed + 1)
-    directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     at = dict(vector.split(first))["inputs"]
     equal = at.copy()
     equal[0] = equal[..., 0] = 0.0 if subject.takes_weights else 1.0
@@ -176,12 +159,54 @@ def cases(subject: Subject, vector: Vector, dtype: str, seed: int) -> list[Case]
         "a row and a column of equal values": vector.with_inputs(first, equal),
         "a variance near ε": vector.with_inputs(first, at * math.sqrt(subject.eps or EPS)),
     }
+    what = "ordinary inputs, which have both signs"
+    return cases_at(points, subject.name, vector, _wide(subject, vector, first).name, dtype, seed, what)
+
+
+def cases_at(
+    points: Mapping[str, Float[np.ndarray, " P"]],
+    layer: str,
+    vector: Vector,
+    wide: str,
+    dtype: str,
+    seed: int = 0,
+    what: str = "its inputs",
+) -> list[Case]:
+    """A layer at points, in the widest dtype and in another one.
+
+    Points have the digits of the dtype, so that numbers that a layer keeps in fewer digits show. Where outputs are not
+    finite there is no derivative, and the point is left out.
+
+    Args:
+        points: by what is special about them; "" is the ordinary one.
+        layer: its name.
+        vector: the layer.
+        wide: the widest dtype in which it computes.
+        dtype: the other one.
+        seed: of directions.
+        what: the inputs of the ordinary point, in words.
+
+    Raises:
+        TypeError: if the outputs are not one array of numbers that are floating.
+        ValueError: if there are no outputs, if they differ from call to call, or are not finite at the ordinary point.
+    """
+    first = points[""]
+    values = lambda x: vector.values(x.astype(wide))  # noqa: E731
+    outputs = values(first)
+    if not outputs.size:
+        raise ValueError(f"{layer} has no outputs for inputs {list(vector.shapes['inputs'])}")
+    if not np.array_equal(outputs, values(first), equal_nan=True):
+        raise ValueError(f"outputs of {layer} differ for the same inputs, so that there is nothing to compare")
+    if not np.all(np.isfinite(outputs)):
+        raise ValueError(f"outputs of {layer} are not finite for {what}: there is nothing to compare")
+    rng = np.random.default_rng(seed + 1)
+    directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     found = []
-    for kind in dict.fromkeys((wide.name, dtype)):
+    for kind in dict.fromkeys((wide, dtype)):
         digits = lambda a, kind=kind: a.astype(jnp.dtype(kind)).astype(np.float64)  # noqa: E731
         for name, x in points.items():
             at_x, u, v, c = (digits(a) for a in (x, *directions))
-            found.append(Case(vector, values, wide.name, kind, at_x, u, v, c, name))
+            found.append(Case(vector, values, wide, kind, at_x, u, v, c, name))
     return [case for case in found if np.all(np.isfinite(case.outputs))]
 
 
@@ -194,24 +219,30 @@ def _wide(subject: Subject, vector: Vector, x: np.ndarray) -> np.dtype:
     return np.dtype("float32" if narrow and not computes_in_float64(subject, (weights, inputs)) else "float64")
 
 
-def results(case: Case) -> Iterator[Derivative]:
-    """Every derivative at a point in the dtype of the case: to third order in the widest one, at an ordinary point."""
+def results(case: Case, highest: int = 3, modes: Collection[str] | None = None) -> Iterator[Derivative]:
+    """Every derivative at a point in the dtype of the case: to third order in float64, at the ordinary point.
+
+    Args:
+        case: the layer at a point.
+        highest: the highest order; derivatives under `vmap` are taken where it is the third.
+        modes: names of the only routes to take; all by default.
+    """
     ordinary, wide = not case.name, case.dtype == case.wide
     narrow = None if wide else case.vector.values(case.x.astype(jnp.dtype(case.dtype)))
     if narrow is not None and not np.all(np.isfinite(narrow)):
         note = f"outputs are not finite in {case.dtype}"
         yield Derivative("vjp", 1, "Dfᵀc", case.dtype, case.name, Answer.UNDEFINED, note=note)
         return
-    highest = 3 if ordinary and case.dtype == "float64" else 2
+    batched, highest = highest == 3 and ordinary and wide, min(highest, 3 if ordinary and case.dtype == "float64" else 2)
     if not wide:
-        highest = 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1
+        highest = min(highest, 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1)
     for engine in case.vector.engines():
         found = {}
         for route in routes(engine, highest):
-            if wide or route.name in NARROW:
+            if (wide or route.name in NARROW) and (modes is None or route.name in modes):
                 result, found[route.name] = _examined(case, engine, route)
                 yield result if wide or ordinary else _finite(result)
-        if ordinary and wide and hasattr(engine, "vmap"):
+        if batched and hasattr(engine, "vmap"):
             yield from _batched(case, engine, found)
 
 

@@ -1,5 +1,6 @@
 """A layer as a function of one vector, which holds its inputs, weights, gain and bias one after another."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -117,18 +118,28 @@ def _vector(subject: Subject, opened: Opened) -> Vector:
     if subject.takes_weights:
         inputs = units if subject.square else INPUTS
         shapes = {"weights": (units, inputs), "inputs": (SAMPLES, *places, inputs)}
-    arrays, start = len(shapes), {}
+    return vector_of(opened, shapes)
+
+
+def vector_of(opened: Opened, arrays: Mapping[str, tuple[int, ...]]) -> Vector:
+    """An opened layer as a function of one vector.
+
+    Args:
+        opened: the layer.
+        arrays: shapes of its arrays by name: of "inputs", or of "weights" and "inputs".
+    """
+    shapes, start = dict(arrays), {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(opened.parameters)[0]:
         name = _named(path, {*shapes})
         shapes[name] = tuple(leaf.shape)
         start[name] = np.asarray(leaf, np.float64)
-    return Vector(opened, shapes, arrays, start)
+    return Vector(opened, shapes, len(arrays), start)
 
 
 def _named(path: tuple[Any, ...], taken: set[str]) -> str:
     """The last name of a path that tells the parameter from the others."""
     names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-    names = [part for name in names if name != "value" for part in name.split("/")] or ["parameter"]
+    names = [part for name in names if name != "value" for part in re.split("[/.]", name)] or ["parameter"]
     for first in range(len(names) - 1, -1, -1):
         if ".".join(names[first:]) not in taken:
             return ".".join(names[first:])

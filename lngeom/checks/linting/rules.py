@@ -512,3 +512,17 @@ def momentum(case: Case) -> str | None:
     if weight < OVERTAKEN:
         return None
     return f"each batch replaces {weight:.0%} of the running statistics"
+
+
+@rule(
+    "wrong-gradient",
+    "A backward pass whose gradient is not that of the outputs trains something else than the model computes.",
+    "Mend the backward pass, or leave it to the framework; where a stopped gradient is meant, leave out this rule. "
+    "`lngeom check NAME --derivatives` shows every mode.",
+)
+def wrong_gradient(case: Case) -> str | None:
+    """The gradients of reverse mode beside differences of the outputs, at inputs that reach the norm."""
+    report = case.gradients(case.norm)
+    if not report.wrong:
+        return None
+    return " ".join(report.diagnosis)
