@@ -151,9 +151,13 @@ class ModelReport:
         if not kinds:
             yield "No derivatives were checked; check_model(..., derivatives=True) checks them."
             return
-        checked, wrong = (sum(len(getattr(found, what)) for found, _ in kinds.values()) for what in ("checked", "wrong"))
+        checked, wrong = (
+            sum(len(getattr(found, what)) for found, _ in kinds.values()) for what in ("checked", "wrong")
+        )
         norms = f"{counted(sum(len(paths) for _, paths in kinds.values()), 'norm')} of {counted(len(kinds), 'kind')}"
-        told = f"{wrong} of {checked} are not those of the outputs" if wrong else f"all {checked} are those of the outputs"
+        told = (
+            f"{wrong} of {checked} are not those of the outputs" if wrong else f"all {checked} are those of the outputs"
+        )
         yield f"Derivatives at inputs in the model, {norms}: {told}."
         for found, paths in kinds.values():
             if found.wrong:

@@ -154,6 +154,7 @@ def _reasons(case: Case, name: str, at: slice, found: np.ndarray, truth: np.ndar
             [(f"{_times(case, k, truth)} the true one", k * truth) for k in [_ratio(found, truth)]],
             _statistics(case, found, truth) if name == "inputs" else (),
             _elsewhere(case, at, truth.shape),
+            _factors(case, found, truth) if name == "inputs" else (),
             _sums(case, at, truth) if name not in {"inputs", "weights"} else (),
         )
         words = next((words for words, by in explanations if np.max(np.abs(found - by)) <= SHARE * off), "")
@@ -193,11 +194,23 @@ def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tu
     constants = _by_constants(found, c)
     alike = np.max(np.ptp(constants / c, axis=0)) < CLOSE * np.max(np.abs(constants))
     yield f"mean and variance of {'the batch' if alike else 'a row'} are treated as constants", constants
-    for axes, of in (((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")):
+    for axes, of in _sets(x):
         scale = f"the derivative of the scale of {of} is missing or has a wrong factor"
         yield f"the derivative of the mean of {of} is missing or wrong", truth + _fit(off, np.ones_like(x), axes)
         yield scale, truth + _fit(off, x - x.mean(axes, keepdims=True), axes)
         yield scale, truth + _fit(off, x, axes)
+
+
+def _sets(x: np.ndarray) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Axes over which statistics may be taken, in words."""
+    return ((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")
+
+
+def _factors(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Gradients that are off by a factor for each row, or for each unit."""
+    if found.shape != dict(case.vector.split(case.x))["inputs"].shape:
+        return
+    for axes, of in _sets(found):
         k = np.sum(found * truth, axes) / np.maximum(np.sum(truth * truth, axes), 1e-300)
         factors = f"along {of} off by one factor, by another along the next ({k.min():.6g} to {k.max():.6g})"
         yield f"{factors}, as by another ε or power of σ", _fit(found, truth, axes)

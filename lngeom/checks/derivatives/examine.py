@@ -47,6 +47,10 @@ EPS = 1e-5
 """ε where the layer does not say."""
 
 
+class NoReference(ValueError):
+    """Outputs have no digits, or are no numbers, so that nothing tells what their derivatives are."""
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A layer at one point, with directions and a cotangent, all with the digits of a dtype.
@@ -61,6 +65,7 @@ class Case:
         v: another one.
         c: a cotangent.
         name: what is special about the point.
+        differences: derivatives of the outputs from their values.
     """
 
     vector: Vector
@@ -71,22 +76,18 @@ class Case:
     u: Float[np.ndarray, " P"]
     v: Float[np.ndarray, " P"]
     c: Float[np.ndarray, " M"]
-    name: str = ""
+    name: str
+    differences: Differences
 
     @cached_property
     def outputs(self) -> Float[np.ndarray, " M"]:
         """The outputs at the point."""
         return self.values(self.x)
 
-    @cached_property
-    def differences(self) -> Differences:
-        """Derivatives of the outputs from their values."""
-        return Differences(self.values, self.x, self.unit)
-
     @property
     def unit(self) -> float:
         """Relative size of the rounding of outputs in the widest dtype."""
-        return float(jnp.finfo(self.wide).eps)
+        return self.differences.unit
 
     def natural(self, argument: str, order: int) -> float:
         """The size of a derivative where nothing cancels, |f| |c| (|u|/|x|)ᵏ⁻¹ / |x|, by the largest entries."""
@@ -171,11 +172,12 @@ def cases_at(
     dtype: str,
     seed: int = 0,
     what: str = "its inputs",
+    digits: str | None = None,
 ) -> list[Case]:
     """A layer at points, in the widest dtype and in another one.
 
-    Points have the digits of the dtype, so that numbers that a layer keeps in fewer digits show. Where outputs are not
-    finite there is no derivative, and the point is left out.
+    Points have the digits of the dtype by default, so that numbers that a layer keeps in fewer digits show. Where
+    outputs are not finite there is no derivative, and the point is left out.
 
     Args:
         points: by what is special about them; "" is the ordinary one.
@@ -185,10 +187,12 @@ def cases_at(
         dtype: the other one.
         seed: of directions.
         what: the inputs of the ordinary point, in words.
+        digits: the dtype whose digits all numbers have, so that both dtypes share their differences.
 
     Raises:
         TypeError: if the outputs are not one array of numbers that are floating.
-        ValueError: if there are no outputs, if they differ from call to call, or are not finite at the ordinary point.
+        ValueError: if there are no outputs, if they differ from call to call, or are not finite at the ordinary point,
+            then as `NoReference`.
     """
     first = points[""]
     values = lambda x: vector.values(x.astype(wide))  # noqa: E731
@@ -198,16 +202,30 @@ def cases_at(
     if not np.array_equal(outputs, values(first), equal_nan=True):
         raise ValueError(f"outputs of {layer} differ for the same inputs, so that there is nothing to compare")
     if not np.all(np.isfinite(outputs)):
-        raise ValueError(f"outputs of {layer} are not finite for {what}: there is nothing to compare")
+        raise NoReference(f"outputs of {layer} are not finite for {what}: there is nothing to compare")
     rng = np.random.default_rng(seed + 1)
     directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     found = []
+    shared: dict[tuple[str, str], Differences] = {}
     for kind in dict.fromkeys((wide, dtype)):
-        digits = lambda a, kind=kind: a.astype(jnp.dtype(kind)).astype(np.float64)  # noqa: E731
+        short = jnp.dtype(digits or kind)
         for name, x in points.items():
-            at_x, u, v, c = (digits(a) for a in (x, *directions))
-            found.append(Case(vector, values, wide, kind, at_x, u, v, c, name))
+            at_x, u, v, c = (a.astype(short).astype(np.float64) for a in (x, *directions))
+            if (name, short.name) not in shared:
+                shared[name, short.name] = Differences(values, at_x, _rounding(values, at_x, wide))
+            found.append(Case(vector, values, wide, kind, at_x, u, v, c, name, shared[name, short.name]))
     return [case for case in found if np.all(np.isfinite(case.outputs))]
+
+
+def _rounding(values: Callable[[np.ndarray], np.ndarray], x: np.ndarray, dtype: str) -> float:
+    """Relative rounding of outputs: that of the dtype, or their change with the last digits of x, where it is larger.
+
+    It is larger where numbers cancel, as in a row of large numbers that differ little.
+    """
+    unit, outputs = float(jnp.finfo(dtype).eps), values(x)
+    signs = np.random.default_rng(2).choice([-1.0, 1.0], (2, len(x)))
+    changes = [_size(values(x * (1 + unit * sign)) - outputs) / (_size(outputs) or 1.0) for sign in signs]
+    return max([unit, *filter(math.isfinite, changes)])
 
 
 def _wide(subject: Subject, vector: Vector, x: np.ndarray) -> np.dtype:
@@ -233,7 +251,10 @@ def results(case: Case, highest: int = 3, modes: Collection[str] | None = None) 
         note = f"outputs are not finite in {case.dtype}"
         yield Derivative("vjp", 1, "Dfᵀc", case.dtype, case.name, Answer.UNDEFINED, note=note)
         return
-    batched, highest = highest == 3 and ordinary and wide, min(highest, 3 if ordinary and case.dtype == "float64" else 2)
+    batched, highest = (
+        highest == 3 and ordinary and wide,
+        min(highest, 3 if ordinary and case.dtype == "float64" else 2),
+    )
     if not wide:
         highest = min(highest, 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1)
     for engine in case.vector.engines():
@@ -296,6 +317,8 @@ def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Der
         number = math.isfinite(result.found) or route.order > 1  # where outputs are finite, a first derivative is to be
         if tolerance > UNSETTLED + allowed and number:
             result = replace(result, answer=Answer.UNDECIDED, note="differences of the outputs do not settle")
+        if not math.isfinite(result.found) and largest > float(jnp.finfo(case.dtype).max) / 16:
+            result = replace(result, answer=Answer.UNDEFINED, note=f"it is no number of {case.dtype}")
         if result.answer is Answer.WRONG and math.isfinite(result.found):
             again = case.again(route, argument, k)
             if not abs(again - result.expected) < abs(again - result.found) / 4:
@@ -309,13 +332,13 @@ def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Der
 
 def _allowed(case: Case, order: int) -> float:
     """Relative error that rounding explains: by the dtype, and as the outputs themselves are off in it."""
-    info = jnp.finfo(case.dtype)
+    info, own = jnp.finfo(case.dtype), 64 * 4 ** (order - 1) * case.unit
     if case.dtype == "float64":
-        return EXACT[order]
+        return max(EXACT[order], own)
     units = ROUNDINGS[order] if info.nmant > 20 else ROUNDINGS_16
     narrow = case.vector.values(case.x.astype(jnp.dtype(case.dtype)))
     off = float(np.max(np.abs(narrow - case.outputs))) / (_size(case.outputs) or 1.0)
-    return max(units * float(info.eps), 16 * 4 ** (order - 1) * off)
+    return max(units * float(info.eps), 16 * 4 ** (order - 1) * off, own)
 
 
 def _batched(case: Case, engine: Any, found: Mapping[str, np.ndarray | None]) -> Iterator[Derivative]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lngeom.checks._probed import UNITS
 from lngeom.checks.derivatives.diagnosis import diagnose
-from lngeom.checks.derivatives.examine import cases_at, results
+from lngeom.checks.derivatives.examine import NoReference, cases_at, results
 from lngeom.checks.derivatives.report import Derivatives
 from lngeom.checks.derivatives.routes import one_thread
 from lngeom.checks.derivatives.vector import SAMPLES, vector_of
@@ -78,33 +78,39 @@ def derivatives_of(placed: Placed, highest: int = 2, modes: Collection[str] | No
         The report; the second dtype is that of the inputs.
 
     Raises:
-        ValueError: if inputs or outputs are not finite, if the norm computes in 16 bits, or has too many inputs.
+        ValueError: if the norm has too many inputs, or cannot be differentiated; as `NoReference` if inputs or outputs
+            are not finite, or if it computes in 16 bits.
     """
     layer = placed.layer
     name = f"{layer.path or '(model)'} ({layer.kind})"
     if layer.framework == "keras" and sys.modules["keras"].backend.backend() != "jax":
         raise ValueError("Keras differentiates it by another backend: set KERAS_BACKEND=jax")
     if placed.unit == UNITS[2]:
-        raise ValueError("it computes in 16 bits, where differences of its outputs have no digits")
+        raise NoReference("it computes in 16 bits, where differences of its outputs have no digits")
     inputs = _few(placed)
     if not np.all(np.isfinite(inputs)):
-        raise ValueError("its inputs in the model are not finite")
+        raise NoReference("its inputs in the model are not finite")
     if inputs.size > MOST:
         raise ValueError(f"it needs {inputs.size} inputs at once; derivatives are checked for up to {MOST}")
     own = {k: np.asarray(v, np.float64) for k, v in {**layer.parameters, **placed.changed}.items()}
     opened, rows = layer.opened(placed.training, own), placed.rows(inputs)
     size = 2.0 ** round(math.log2(placed.size))
     axes = (0, *placed.positions, *placed.axes)
+    back, apart = list(np.argsort(axes)), [inputs.shape[a] for a in axes]
+    strides = sorted(range(inputs.ndim), key=lambda a: -layer.inputs.strides[a])  # as views need it
 
     def call(parameters: Any, given: Any) -> Any:
-        whole = _ordered((size * given).reshape([inputs.shape[a] for a in axes]), np.argsort(axes), layer.inputs)
+        whole = _transposed((size * given).reshape(apart), back)
+        if opened.torch:
+            whole = _transposed(_transposed(whole, strides).contiguous(), np.argsort(strides))
         return _transposed(opened.call(parameters, whole), axes).reshape(rows.shape)
 
     with as_elsewhere(), same_draws(), one_thread():
         vector = vector_of(Opened(own, call, opened.torch), {"inputs": rows.shape})
         first = vector.with_inputs(vector.draw(0), rows / size)
         wide = "float64" if placed.unit == UNITS[0] else "float32"
-        points = cases_at({"": first}, name, vector, wide, layer.inputs.dtype.name, what="its inputs in the model")
+        narrow = layer.inputs.dtype.name
+        points = cases_at({"": first}, name, vector, wide, narrow, digits=narrow, what="its inputs in the model")
         found = tuple(r for case in points for r in results(case, highest, modes))
         return Derivatives(name, wide, tuple(vector.shapes), found, tuple(diagnose(points[0], found)))
 
@@ -125,16 +131,9 @@ def _few(placed: Placed) -> np.ndarray:
 
 def _transposed(values: Any, axes: Any) -> Any:
     axes = [int(a) for a in axes]
+    if axes == sorted(axes):
+        return values
     return values.permute(axes) if hasattr(values, "permute") else values.transpose(axes)
-
-
-def _ordered(values: Any, axes: Any, like: np.ndarray) -> Any:
-    """Values with their axes in an order; in memory, where that is torch's, in that of another array."""
-    moved = _transposed(values, axes)
-    if not hasattr(moved, "contiguous"):
-        return moved
-    order = sorted(range(like.ndim), key=lambda a: -like.strides[a])
-    return _transposed(_transposed(moved, order).contiguous(), np.argsort(order))
 
 
 def kind_of(placed: Placed) -> Any:
@@ -152,5 +151,3 @@ def kind_of(placed: Placed) -> Any:
         tuple((name.rsplit("/", 1)[-1], v.shape, v.dtype.name) for name, v in sorted(layer.parameters.items())),
         (layer.inputs.shape[1:], layer.inputs.dtype.name, tuple(map(repr, layer.call.given.leaves))),
     )
-
-

@@ -315,12 +315,16 @@ class Layer:
             raise ValueError(self.problem)
         arguments, own = (self.call.training if training else None) or self.call.given, self.call.examined[0]
 
+        @functools.cache
+        def others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[np.ndarray, ...], Arrays]:
+            inputs = np.zeros(shape, jnp.dtype(dtype))
+            statistics = {k: v.astype(inputs.dtype) if floating(v) else v for k, v in self.statistics.items()}
+            return self._arrays(inputs), statistics
+
         def call(parameters: Mapping[str, Any], inputs: Any) -> Any:
-            dtype = jnp.dtype(str(inputs.dtype).removeprefix("torch."))
-            arrays = list(self._arrays(np.zeros(inputs.shape, dtype)))
-            arrays[own] = inputs
-            statistics = {k: v.astype(dtype) if floating(v) else v for k, v in self.statistics.items()}
-            return self.apply(arguments, tuple(arrays), parameters, statistics, training)[0][self.slot]
+            arrays, statistics = others(tuple(inputs.shape), str(inputs.dtype).removeprefix("torch."))
+            given = (*arrays[:own], inputs, *arrays[own + 1 :])
+            return self.apply(arguments, given, parameters, statistics, training)[0][self.slot]
 
         return Opened(dict(parameters), call, torch=self.framework == "torch")
 

@@ -182,21 +182,18 @@ def _of_torch(part: Any, modes: Modes) -> Made:
     statistics = {_plain(k): from_torch(v) for k, v in part.named_buffers()}
 
     @functools.cache
-    def twin(training: bool, free: bool) -> Any:
+    def twin(training: bool, free: bool) -> tuple[Any, set[str]]:
         copied = copy_of(part)
         for own, other in zip(_parts(part).values(), copied.modules(), strict=True):
             other.training = modes[training][id(own)]
             if free and other.training and type(other).__module__ in MOVING:
                 other.running_mean = other.running_var = other.num_batches_tracked = None
-        return copied
+        return copied, {_plain(k) for k, _ in (*copied.named_parameters(), *copied.named_buffers())}
 
     def apply(arguments, arrays, weights, stored, training):
         free = any(isinstance(v, torch.Tensor) for v in (*arrays, *weights.values()))  # it is differentiated
-        copied = twin(training, free)
-        tensors = {k: tensor_of(v) for k, v in (weights | stored).items()}
-        if free:
-            kept = {_plain(k) for k, _ in (*copied.named_parameters(), *copied.named_buffers())}
-            tensors = {k: v for k, v in tensors.items() if k in kept}
+        copied, kept = twin(training, free)
+        tensors = {k: tensor_of(v) for k, v in (weights | stored).items() if k in kept or not free}
         args, options = arguments.filled(tuple(map(tensor_of, arrays)))
         with one_thread(), nullcontext() if free else torch.no_grad():
             outputs = torch.func.functional_call(copied, tensors, args, options)
