@@ -24,7 +24,7 @@ KINDS = {"weights": 2, "summed": 1}
 WRAPPER = """
     def layer(a):                     # a: summed inputs [N H]; or layer(W, X) with W [H D] and X [N D]
         return ...                    # your layer's outputs [N H]
-    lngeom.check_invariances(layer)   # or: lngeom check yourmodule:layer"""
+and give `layer` in place of yours, or "yourmodule:layer"."""
 """A wrapper that makes any layer checkable, shown in errors."""
 
 _UNITS = {
@@ -211,8 +211,8 @@ def _arguments(cls: type, units: int) -> dict[str, Any]:
             arguments[name] = units
         else:
             raise ValueError(
-                f"cannot build {cls.__name__}: its argument {name!r} has no known value; pass an instance, "
-                f"check_invariances({cls.__name__}({name}=...)), or write:{WRAPPER}"
+                f"cannot build {cls.__name__}: its argument {name!r} has no known value; give an instance, "
+                f"{cls.__name__}({name}=...), or write:{WRAPPER}"
             )
     return arguments
 

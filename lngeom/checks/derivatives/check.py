@@ -1,6 +1,6 @@
 """The check of derivatives, as a function and as a decorator for pytest."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ def check_derivatives(
     units: int | None = None,
     positions: int | None = None,
     seed: int = 0,
+    constant: Sequence[str] = (),
 ) -> Derivatives:
     r"""Compares a layer's derivatives, in all modes, with differences of its own outputs.
 
@@ -46,13 +47,15 @@ def check_derivatives(
         units: H; by default the layer's own, else 6.
         positions: T, for inputs [N T D].
         seed: seed of inputs, parameters and directions.
+        constant: names of parameters in which no derivative is taken, where a stopped gradient is meant.
 
     Returns:
         The report. `print` it, or read `wrong` and `diagnosis`.
 
     Raises:
         ValueError: if the layer cannot be adapted, has no derivatives, or its outputs are not one array of finite
-            numbers that are the same at every call; or for another dtype, or units, positions or a seed that are none.
+            numbers that are the same at every call; or for another dtype, or units, positions or a seed that are none;
+            or if there is no parameter of a name in `constant`.
 
     Example:
         >>> import jax.numpy as jnp, lngeom as lg
@@ -68,7 +71,7 @@ def check_derivatives(
             raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
     subject = adapt(layer, kind=kind, training=training, units=units, positions=positions)
     with as_elsewhere(), same_draws(), one_thread():
-        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject)]
+        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject, constant)]
     whole = reports[0]
     for report in reports[1:]:  # a function that JAX and torch run
         diagnosis = (*whole.diagnosis, *report.diagnosis)

@@ -170,6 +170,10 @@ def _times(case: Case, k: float, truth: np.ndarray) -> str:
         for value, words in ((number, f"{what} ({number}) times"), (1 / number, f"one over {what} ({number}) times")):
             if number > 1 and math.isclose(k, value, rel_tol=CLOSE):
                 return words
+    for count in (rows, units):
+        for a, b in ((count - 1, count), (count, count - 1)):
+            if min(a, b) > 0 and math.isclose(k, math.sqrt(a / b), rel_tol=CLOSE):
+                return f"√({a}/{b}), as by another divisor of a variance, times"
     return "minus" if math.isclose(k, -1, rel_tol=CLOSE) else f"{k:.4g} times"
 
 
@@ -191,13 +195,25 @@ def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tu
     if found.shape != x.shape or case.outputs.size != x.size:
         return
     off, c = found - truth, case.c.reshape(x.shape)
+    for axes, of in _sets(x):
+        zero = np.all(found == 0, axes, keepdims=True) & np.any(truth != 0, axes, keepdims=True)
+        if zero.any():
+            what = "row" if of == "a row" else "unit"
+            yield f"it is zero in {what} {', '.join(map(str, np.flatnonzero(zero)))}", np.where(zero, 0, truth)
     constants = _by_constants(found, c)
     alike = np.max(np.ptp(constants / c, axis=0)) < CLOSE * np.max(np.abs(constants))
     yield f"mean and variance of {'the batch' if alike else 'a row'} are treated as constants", constants
     for axes, of in _sets(x):
         scale = f"the derivative of the scale of {of} is missing or has a wrong factor"
         yield f"the derivative of the mean of {of} is missing or wrong", truth + _fit(off, np.ones_like(x), axes)
-        yield scale, truth + _fit(off, x - x.mean(axes, keepdims=True), axes)
+        centred = x - x.mean(axes, keepdims=True)
+        yield scale, truth + _fit(off, centred, axes)
+        count = int(np.prod([x.shape[a] for a in axes]))
+        for numbers in ((count - 1, count), (count, count - 1)):
+            if min(numbers) > 0:
+                by = math.sqrt(numbers[0] / numbers[1]) * truth
+                words = f"1/σ of {of} is √({numbers[0]}/{numbers[1]}) times the true one"
+                yield f"{words}, as by another divisor of its variance", by + _fit(found - by, centred, axes)
         yield scale, truth + _fit(off, x, axes)
 
 

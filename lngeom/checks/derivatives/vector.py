@@ -1,16 +1,18 @@
 """A layer as a function of one vector, which holds its inputs, weights, gain and bias one after another."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.programs import QUICKLY
+from lngeom.checks._frameworks import tensor_of
 from lngeom.checks.derivatives.routes import Engine, Jax, Route, TorchAutograd, TorchFunc
 from lngeom.checks.subject import UNITS, Opened, Subject
 
@@ -98,18 +100,44 @@ class Vector:
         return out
 
 
-def vectors(subject: Subject) -> list[Vector]:
+def vectors(subject: Subject, constant: Sequence[str] = ()) -> list[Vector]:
     """The layer of a subject as a function of one vector, for each framework that runs it.
 
+    Args:
+        subject: the layer.
+        constant: names of parameters that are no arguments.
+
     Raises:
-        ValueError: if the layer can be evaluated alone.
+        ValueError: if the layer can be evaluated alone, or has no parameter of a name.
     """
     if not subject.opened:
         raise ValueError(
             f"{subject.name} has no derivatives that could be checked: it is no function that JAX or torch "
             "differentiates, of one argument or of weights and inputs (Keras: with its backend jax)"
         )
-    return [_vector(subject, opened) for opened in subject.opened]
+    return [_vector(subject, _without(opened, constant) if constant else opened) for opened in subject.opened]
+
+
+def _without(opened: Opened, constant: Sequence[str]) -> Opened:
+    """The layer with some of its parameters as constants."""
+    leaves, structure = jax.tree.flatten_with_path(opened.parameters)
+    names: list[str] = []
+    for path, _ in leaves:
+        names.append(_named(path, {"inputs", "weights", *names}))
+    if missing := sorted({*constant} - {*names}):
+        known = f"; it has {', '.join(names)}" if names else ", and none at all"
+        raise ValueError(f"no parameter {', '.join(missing)}{known}")
+    whole = dict(zip(names, (leaf for _, leaf in leaves), strict=True))
+
+    def call(parameters: Mapping[str, Any], *arrays: Any) -> Any:
+        def own(name: str) -> Any:
+            value = np.asarray(whole[name], np.float64)
+            return tensor_of(value).to(arrays[0].dtype) if opened.torch else jnp.asarray(value, arrays[0].dtype)
+
+        given = [parameters[name] if name in parameters else own(name) for name in names]
+        return opened.call(jax.tree.unflatten(structure, given), *arrays)
+
+    return opened._replace(parameters={k: v for k, v in whole.items() if k not in constant}, call=call)
 
 
 def _vector(subject: Subject, opened: Opened) -> Vector:
