@@ -345,11 +345,18 @@ def _function(layer, shape, training, kind):
             lambda *arrays: _on_tensors(layer)(*arrays)[0],
             needed == 2,
             lambda *arrays: _on_tensors(layer)(*arrays)[1],
-            (Opened({}, lambda params, *tensors: layer(*tensors), torch=True),),
+            (_of_tensors(layer),),
         )
     opened = Opened({}, lambda params, *arrays: layer(*arrays))
-    both = (opened, opened._replace(torch=True)) if _gives_tensors(layer, *ones) else (opened,)
+    both = (opened, _of_tensors(layer)) if _gives_tensors(layer, *ones) else (opened,)
     return _Adapted(jax.jit(layer), needed == 2, left, both)
+
+
+def _of_tensors(layer) -> Opened:
+    """A function of tensors, which has no parameters."""
+    program = _frameworks.compiled(layer)
+    by_compiler = lambda params, *tensors: program(lambda run: run(*tensors))  # noqa: E731
+    return Opened({}, lambda params, *tensors: layer(*tensors), True, by_compiler)
 
 
 def _on_tensors(layer):

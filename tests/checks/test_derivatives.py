@@ -326,3 +326,33 @@ def test_what_torch_refuses_to_differentiate_twice_is_no_zero():
     assert report["autograd backward"].answer is Answer.RIGHT
     assert report["autograd vjp∘vjp"].answer is Answer.UNDEFINED
     assert "once_differentiable" in report["autograd vjp∘vjp"].note
+
+
+@pytest.mark.peers
+def test_a_layer_of_torch_is_differentiated_as_it_is_compiled():
+    import torch
+
+    class Norm(torch.nn.Module):
+        def __init__(self, breaks=False, cuts=False):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(6))
+            self.breaks, self.cuts = breaks, cuts
+
+        def forward(self, x):
+            scale = (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            if self.breaks and float(scale.sum()) < 0:  # a branch on data is no single graph
+                return x
+            if self.cuts and torch.compiler.is_compiling():
+                scale = scale.detach()
+            return x / scale * self.weight
+
+    right, wrong, broken = (check_derivatives(Norm(*how), compiled=True) for how in ((0, 0), (0, 1), (1, 0)))
+    assert right.wrong == (), str(right)
+    compiled = [r for r in right.results if r.route == "torch.compile backward" and not r.point]
+    assert {(r.dtype, r.answer) for r in compiled} == {("float64", Answer.RIGHT), ("float32", Answer.RIGHT)}
+    assert {r.route for r in wrong.wrong} == {"torch.compile backward"}
+    assert "treated as constants" in " ".join(wrong.diagnosis)
+    assert broken.wrong == ()
+    assert broken["torch.compile backward"].answer is Answer.UNDEFINED
+    assert "not compiled here" in broken["torch.compile backward"].note
+    assert check_derivatives(Norm(0, 1), constant=["weight"], compiled=True).wrong

@@ -29,6 +29,7 @@ def check_derivatives(
     positions: int | None = None,
     seed: int = 0,
     constant: Sequence[str] = (),
+    compiled: bool = False,
 ) -> Derivatives:
     r"""Compares a layer's derivatives, in all modes, with differences of its own outputs.
 
@@ -48,6 +49,9 @@ def check_derivatives(
         positions: T, for inputs [N T D].
         seed: seed of inputs, parameters and directions.
         constant: names of parameters in which no derivative is taken, where a stopped gradient is meant.
+        compiled: whether a layer of torch is also differentiated as torch.compile makes it, as one graph: the route
+            "torch.compile backward", which takes ten seconds and needs a C++ compiler. Where it is not compiled, the
+            route is not defined, and its note says why. JAX compiles every route.
 
     Returns:
         The report. `print` it, or read `wrong` and `diagnosis`.
@@ -71,7 +75,7 @@ def check_derivatives(
             raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
     subject = adapt(layer, kind=kind, training=training, units=units, positions=positions)
     with as_elsewhere(), same_draws(), one_thread():
-        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject, constant)]
+        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject, constant, compiled)]
     whole = reports[0]
     for report in reports[1:]:  # a function that JAX and torch run
         diagnosis = (*whole.diagnosis, *report.diagnosis)

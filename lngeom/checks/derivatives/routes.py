@@ -22,18 +22,15 @@ Function = Callable[[Any], Any]
 class Engine(Protocol):
     """Differentiation in a framework.
 
-    An engine that has forward mode has `jvp(f, x, u)`, Df(x)[u]. One whose reverse mode has another way, which cannot
-    be differentiated again, has `backward(f, x, c)`. One that runs functions over a first axis has `vmap(f)`.
+    An engine that has forward mode has `jvp(f, x, u)`, Df(x)[u]; one that has reverse mode `vjp(f, x, c)`, Df(x)ᵀc. One
+    whose reverse mode has another way, which cannot be differentiated again, has `backward(f, x, c)`. One that runs
+    functions over a first axis has `vmap(f)`.
 
     Attributes:
         name: what stands before the names of its routes, empty for the only one of a framework.
     """
 
     name: str
-
-    def vjp(self, f: Function, x: Any, c: Any) -> Any:
-        """Df(x)ᵀc by reverse mode."""
-        ...
 
     def run(self, f: Callable[..., Any], *arrays: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """A function of arrays of the framework on those of NumPy, as NumPy's in float64."""
@@ -124,6 +121,15 @@ class TorchAutograd(_Torch):
         x = x.detach().requires_grad_()
         out = f(x)
         return torch.autograd.grad(out, x, c, materialize_grads=True)[0] if out.requires_grad else torch.zeros_like(x)
+
+
+class TorchCompiled(_Torch):
+    """`torch.autograd.grad` of a layer that torch.compile compiled, which it differentiates once."""
+
+    name = "torch.compile "
+
+    def backward(self, f: Function, x: Any, c: Any) -> Any:
+        return TorchAutograd().backward(f, x, c)
 
 
 def _graph(root: Any) -> Iterator[Any]:

@@ -1,8 +1,9 @@
 """A layer as a function of one vector, which holds its inputs, weights, gain and bias one after another."""
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Float
 
 from lngeom._core.programs import QUICKLY
 from lngeom.checks._frameworks import tensor_of
-from lngeom.checks.derivatives.routes import Engine, Jax, Route, TorchAutograd, TorchFunc
+from lngeom.checks.derivatives.routes import Engine, Jax, Route, TorchAutograd, TorchCompiled, TorchFunc
 from lngeom.checks.subject import UNITS, Opened, Subject
 
 SAMPLES, INPUTS = 3, 4
@@ -29,12 +30,14 @@ class Vector:
         shapes: shape of each argument, in the order in which they stand in the vector: arrays, then parameters.
         arrays: number of arrays among them: the inputs, or weights and inputs.
         start: values that the parameters came with.
+        compiles: whether the layer is also differentiated as torch.compile makes it.
     """
 
     opened: Opened
     shapes: Mapping[str, tuple[int, ...]]
     arrays: int
     start: Mapping[str, Float[np.ndarray, "..."]]
+    compiles: bool = False
     _routes: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
 
     @cached_property
@@ -60,7 +63,9 @@ class Vector:
 
     def engines(self) -> tuple[Engine, ...]:
         """The ways in which its framework differentiates."""
-        return (TorchAutograd(), TorchFunc()) if self.opened.torch else (Jax(),)
+        if not self.opened.torch:
+            return (Jax(),)
+        return (TorchAutograd(), TorchFunc(), *([TorchCompiled()] if self.compiles else []))
 
     @cached_property
     def values(self) -> Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " M"]]:
@@ -76,7 +81,10 @@ class Vector:
         """A route of the layer, which is compiled once a dtype."""
         key = engine.name, route.name
         if key not in self._routes:
-            self._routes[key] = self.compiled(route.make(engine, self))
+            made = self
+            if isinstance(engine, TorchCompiled) and self.opened.compiled:
+                made = replace(self, opened=self.opened._replace(call=self.opened.compiled))
+            self._routes[key] = self.compiled(route.make(engine, made))
         return self._routes[key]
 
     def split(self, x: Float[np.ndarray, " P"]) -> Iterator[tuple[str, Float[np.ndarray, "..."]]]:
@@ -100,12 +108,13 @@ class Vector:
         return out
 
 
-def vectors(subject: Subject, constant: Sequence[str] = ()) -> list[Vector]:
+def vectors(subject: Subject, constant: Sequence[str] = (), compiles: bool = False) -> list[Vector]:
     """The layer of a subject as a function of one vector, for each framework that runs it.
 
     Args:
         subject: the layer.
         constant: names of parameters that are no arguments.
+        compiles: whether a layer of torch is also compiled.
 
     Raises:
         ValueError: if the layer can be evaluated alone, or has no parameter of a name.
@@ -115,7 +124,8 @@ def vectors(subject: Subject, constant: Sequence[str] = ()) -> list[Vector]:
             f"{subject.name} has no derivatives that could be checked: it is no function that JAX or torch "
             "differentiates, of one argument or of weights and inputs (Keras: with its backend jax)"
         )
-    return [_vector(subject, _without(opened, constant) if constant else opened) for opened in subject.opened]
+    kept = [_without(opened, constant) if constant else opened for opened in subject.opened]
+    return [replace(_vector(subject, opened), compiles=compiles and opened.compiled is not None) for opened in kept]
 
 
 def _without(opened: Opened, constant: Sequence[str]) -> Opened:
@@ -129,15 +139,17 @@ def _without(opened: Opened, constant: Sequence[str]) -> Opened:
         raise ValueError(f"no parameter {', '.join(missing)}{known}")
     whole = dict(zip(names, (leaf for _, leaf in leaves), strict=True))
 
-    def call(parameters: Mapping[str, Any], *arrays: Any) -> Any:
+    def call(by: Callable[..., Any], parameters: Mapping[str, Any], *arrays: Any) -> Any:
         def own(name: str) -> Any:
             value = np.asarray(whole[name], np.float64)
             return tensor_of(value).to(arrays[0].dtype) if opened.torch else jnp.asarray(value, arrays[0].dtype)
 
         given = [parameters[name] if name in parameters else own(name) for name in names]
-        return opened.call(jax.tree.unflatten(structure, given), *arrays)
+        return by(jax.tree.unflatten(structure, given), *arrays)
 
-    return opened._replace(parameters={k: v for k, v in whole.items() if k not in constant}, call=call)
+    rest = {k: v for k, v in whole.items() if k not in constant}
+    both = [by and functools.partial(call, by) for by in (opened.call, opened.compiled)]
+    return opened._replace(parameters=rest, call=both[0], compiled=both[1])
 
 
 def _vector(subject: Subject, opened: Opened) -> Vector:
