@@ -89,6 +89,11 @@ class Case:
         """Relative size of the rounding of outputs in the widest dtype."""
         return self.differences.unit
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The point, the directions and the cotangent in its dtype."""
+        return tuple(a.astype(jnp.dtype(self.dtype)) for a in (self.x, self.u, self.v, self.c))
+
     def natural(self, argument: str, order: int) -> float:
         """The size of a derivative where nothing cancels, |f| |c| (|u|/|x|)ᵏ⁻¹ / |x|, by the largest entries."""
         at = self.vector.slices.get(argument, slice(None))
@@ -258,20 +263,26 @@ def results(case: Case, highest: int = 3, modes: Collection[str] | None = None) 
     if not wide:
         highest = min(highest, 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1)
     for engine in case.vector.engines():
-        found = {}
-        for route in routes(engine, highest):
-            if (wide or route.name in NARROW) and (modes is None or route.name in modes):
-                result, found[route.name] = _examined(case, engine, route)
-                yield result if wide or ordinary else _finite(result)
+        chosen = [
+            route
+            for route in routes(engine, highest)
+            if (wide or route.name in NARROW) and (modes is None or route.name in modes)
+        ]
+        found: dict[str, np.ndarray | None] = {**case.vector.together(engine, chosen, *case.arrays)}
+        for route in chosen:
+            result, found[route.name] = _examined(case, engine, route, found.get(route.name))
+            yield result if wide or ordinary else _finite(result)
         if batched and hasattr(engine, "vmap"):
             yield from _batched(case, engine, found)
 
 
-def _examined(case: Case, engine: Engine, route: Route) -> tuple[Derivative, np.ndarray | None]:
-    """The result of a route, and its entries where there are any."""
+def _examined(
+    case: Case, engine: Engine, route: Route, found: np.ndarray | None
+) -> tuple[Derivative, np.ndarray | None]:
+    """The result of a route, and its entries where there are any; they may be known already."""
     bare = Derivative(f"{engine.name}{route.name}", route.order, route.formula, case.dtype, case.name, Answer.UNDEFINED)
     try:
-        found = run(case, engine, route)
+        found = run(case, engine, route) if found is None else found
         return judged(case, route, found, bare), found
     except Exception as error:  # any error of a framework is a result
         return replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200]), None
@@ -286,8 +297,7 @@ def _finite(result: Derivative) -> Derivative:
 
 def run(case: Case, engine: Engine, route: Route) -> np.ndarray:
     """A route at the point of a case, in its dtype."""
-    arrays = (a.astype(jnp.dtype(case.dtype)) for a in (case.x, case.u, case.v, case.c))
-    return engine.run(case.vector.route(engine, route), *arrays)
+    return engine.run(case.vector.route(engine, route), *case.arrays)
 
 
 def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Derivative:
@@ -347,15 +357,17 @@ def _batched(case: Case, engine: Any, found: Mapping[str, np.ndarray | None]) ->
     pairs = ((case.x, other), *((a, -a) for a in (case.u, case.v, case.c)))
     stacks = [np.stack(pair).astype(case.dtype) for pair in pairs]
     outputs = Route("f", 0, True, "f(x)", lambda e, f: lambda x, u, v, c: f(x))
-    for route in (outputs, *(r for r in routes(engine, 1) if r.name in BATCHED)):
+    chosen = [outputs, *(r for r in routes(engine, 1) if r.name in BATCHED and found.get(r.name) is not None)]
+    both = case.vector.together(engine, chosen, *stacks, batched=True)
+    for route in chosen:
         alone = case.outputs if route is outputs else found.get(route.name)
         if alone is None:
             continue
         name = f"{engine.name}vmap({route.name})"
         bare = Derivative(name, route.order, route.formula, case.dtype, "", Answer.UNDEFINED, argument="a batch")
         try:
-            together = case.vector.compiled(engine.vmap(route.make(engine, case.vector)))
-            first = engine.run(together, *stacks)[0]
+            mapped = case.vector.compiled(engine.vmap(route.make(engine, case.vector)))
+            first = (both[route.name] if both else engine.run(mapped, *stacks))[0]
         except Exception as error:  # any error of a framework is a result
             yield replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200])
             continue

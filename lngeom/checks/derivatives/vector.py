@@ -39,6 +39,7 @@ class Vector:
     start: Mapping[str, Float[np.ndarray, "..."]]
     compiles: bool = False
     _routes: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
+    _programs: dict[tuple[bool, str], Callable[..., Any]] = field(default_factory=dict)
 
     @cached_property
     def slices(self) -> dict[str, slice]:
@@ -86,6 +87,36 @@ class Vector:
                 made = replace(self, opened=self.opened._replace(call=self.opened.compiled))
             self._routes[key] = self.compiled(route.make(engine, made))
         return self._routes[key]
+
+    def together(
+        self, engine: Engine, routes: Sequence[Route], *arrays: Float[np.ndarray, "..."], batched: bool = False
+    ) -> dict[str, Float[np.ndarray, "..."]]:
+        """The results of routes by one program of JAX, which is compiled in half the time of theirs; else none.
+
+        A program is made once a dtype, of the routes that are asked for first. Where it fails there are no results:
+        each route has to be run alone, and then says why.
+
+        Args:
+            engine: JAX, or another one, which has no results.
+            routes: the routes.
+            *arrays: the point, directions and a cotangent, of one dtype.
+            batched: whether they are run under `vmap`.
+        """
+        if not isinstance(engine, Jax):
+            return {}
+        key = batched, arrays[0].dtype.name
+        if key not in self._programs:
+            mapped = engine.vmap if batched else lambda function: function
+            made = {route.name: mapped(route.make(engine, self)) for route in routes}
+            self._programs[key] = jax.jit(
+                lambda *given: {name: function(*given) for name, function in made.items()}, compiler_options=QUICKLY
+            )
+        try:
+            found = self._programs[key](*arrays)
+        except Exception:  # any error of a layer
+            self._programs[key] = lambda *given: {}
+            return {}
+        return {name: np.asarray(value, np.float64) for name, value in found.items()}
 
     def split(self, x: Float[np.ndarray, " P"]) -> Iterator[tuple[str, Float[np.ndarray, "..."]]]:
         """Each argument with its values."""
