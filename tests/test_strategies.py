@@ -170,7 +170,7 @@ def two_pass(a):
 @pytest.mark.parametrize(
     ("kind", "broken"),
     [
-        ("constant rows", lambda a: not jnp.all(jnp.isfinite(gradient(root_of_a_sum, a)))),
+        ("constant rows", lambda a: a[1, 0] > 0 and not jnp.all(jnp.isfinite(gradient(root_of_a_sum, a)[1]))),
         ("one unit", lambda a: not jnp.all(jnp.isfinite(gradient(root_of_a_sum, a)))),
         ("masked", lambda a: not jnp.all(jnp.isfinite(gradient(lambda a: a / jnp.linalg.norm(a), a[0])))),
         ("tiny variance", lambda a: jnp.std(a[0]) < 1e-4),

@@ -86,6 +86,26 @@ def test_inputs_of_any_size_and_shape(shape, scale):
         assert norm.derivatives["vjp"].answer is Answer.RIGHT
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_derivatives_are_those_at_the_inputs_of_the_model(scale):
+    normalized = lambda x: x / jnp.sqrt(jnp.mean(x**2) + 1e-6)  # noqa: E731
+    norm = jax.custom_vjp(normalized)
+
+    def backward(x, c):
+        factor = jnp.where(jnp.max(jnp.abs(x)) > 100, 2, 1).astype(x.dtype)  # wrong for large inputs alone
+        return (factor * jax.vjp(normalized, x)[1](c)[0],)
+
+    norm.defvjp(lambda x: (norm(x), x), backward)
+
+    class RMSNorm(eqx.Module):
+        def __call__(self, x):
+            return norm(x)
+
+    report = lg.check_model(RMSNorm(), (scale * X).astype(np.float32), derivatives=True)
+    assert report.differs == (scale > 1)
+    assert ("2 times the true one" in str(report)) == (scale > 1)
+
+
 def test_what_cannot_be_compared_is_said():
     def halved(x):
         return (x.astype(jnp.bfloat16) / jnp.sqrt(jnp.mean(x.astype(jnp.bfloat16) ** 2))).astype(x.dtype)
@@ -117,7 +137,28 @@ def test_norms_of_torch_in_place():
             forward = {"torch.func jvp∘jvp", "torch.func vjp∘jvp"}  # pytorch issue 196700
             evaluated = kind == "BatchNorm2d" and not training
             assert wrong == (set() if kind in {"GroupNorm", "RMSNorm"} or evaluated else forward), str(derivatives)
-            assert derivatives["autograd backward"].answer is Answer.RIGHT
+            for route in ("autograd backward", "torch.func jvp", "torch.func vjp"):
+                assert derivatives[route].answer is Answer.RIGHT
+
+
+@pytest.mark.peers
+def test_running_statistics_of_a_function_of_torch_stay():
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(8))
+            self.register_buffer("variance", torch.ones(8))
+
+        def forward(self, x):
+            return torch.nn.functional.batch_norm(x, self.mean, self.variance, training=self.training)
+
+    model = Net()
+    report = lg.check_model(model, normal(6, 8), derivatives=True)
+    found = next(n.derivatives for n in report.norms if n.derivatives)
+    assert found["torch.func jvp"].answer is found["autograd backward"].answer is Answer.RIGHT
+    assert not model.mean.any()
 
 
 @pytest.mark.peers

@@ -206,8 +206,6 @@ def _made(function: Any, both: dict[bool, dict[str, Any]]) -> Made:
         free = any(isinstance(v, torch.Tensor) for v in (*arrays, *weights.values()))  # it is differentiated
         given = {k: tensor_of(v) for k, v in (weights | stored).items()}
         whole = both[training] | given | {"input": tensor_of(arrays[0])}
-        if free and (whole.get("training") or whole.get("use_input_stats")):
-            whole |= dict.fromkeys(stored)  # no output needs them, and forward mode writes to none
         with one_thread(), nullcontext() if free else torch.no_grad():
             outputs = _called(function, whole)
         if free:

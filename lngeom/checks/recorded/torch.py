@@ -17,9 +17,6 @@ from lngeom.checks.recorded.tape import Made, Tape
 Modes = dict[bool, dict[int, bool]]
 """Whether each module is in training mode, by its identity: where the model is in evaluation mode, and in training."""
 
-MOVING = {"torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm"}
-"""Where norms are defined whose running statistics no output in training mode needs; forward mode writes to none."""
-
 COMPILED = "_orig_mod"
 """Attribute of the module that torch.compile made a compiled one of."""
 
@@ -182,21 +179,18 @@ def _of_torch(part: Any, modes: Modes) -> Made:
     statistics = {_plain(k): from_torch(v) for k, v in part.named_buffers()}
 
     @functools.cache
-    def twin(training: bool, free: bool) -> tuple[Any, set[str]]:
+    def twin(training: bool) -> Any:
         copied = copy_of(part)
         for own, other in zip(_parts(part).values(), copied.modules(), strict=True):
             other.training = modes[training][id(own)]
-            if free and other.training and type(other).__module__ in MOVING:
-                other.running_mean = other.running_var = other.num_batches_tracked = None
-        return copied, {_plain(k) for k, _ in (*copied.named_parameters(), *copied.named_buffers())}
+        return copied
 
     def apply(arguments, arrays, weights, stored, training):
         free = any(isinstance(v, torch.Tensor) for v in (*arrays, *weights.values()))  # it is differentiated
-        copied, kept = twin(training, free)
-        tensors = {k: tensor_of(v) for k, v in (weights | stored).items() if k in kept or not free}
+        tensors = {k: tensor_of(v) for k, v in (weights | stored).items()}
         args, options = arguments.filled(tuple(map(tensor_of, arrays)))
         with one_thread(), nullcontext() if free else torch.no_grad():
-            outputs = torch.func.functional_call(copied, tensors, args, options)
+            outputs = torch.func.functional_call(twin(training), tensors, args, options)
         if free:
             return tuple(arrays_in(outputs)), stored
         if training:
