@@ -22,8 +22,8 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.checks.linting`, known mistakes around the norms of a model: `lint`.
 - `lngeom.checks.derivatives`, results of a check of derivatives: `Answer`, `Derivative`, `Derivatives`.
 - `lngeom.checks.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
-- `lngeom.checks.strategies`, hypothesis strategies: `data_sets`, `families`, `layer_inputs`, `matrices`,
-  `normalizers`, `points`, `problems`, `scales`, `transformations`.
+- `lngeom.checks.strategies`, hypothesis strategies: `breaking_inputs`, `data_sets`, `families`, `layer_inputs`,
+  `matrices`, `normalizers`, `points`, `problems`, `scales`, `transformations`.
 - `lngeom.transformers`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`,
   `Mixture`, `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
 - `lngeom.transformers.rewrite`, exact rewrites of transformers: `Certificate`, `Refused`, `Rewritten`, `apply`,

@@ -1,5 +1,6 @@
 """Strategies: all they draw is valid, everything can be drawn, and a planted bug shrinks to what one can read."""
 
+import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import find, given, settings, strategies as st
 from lngeom._core.numerics import agreement
 from lngeom.checks import strategies
 from lngeom.checks.strategies.models import LARGEST, is_valid
+from lngeom.checks.strategies.numbers import BREAKING
 
 FIND = settings(max_examples=500, database=None, derandomize=True)
 
@@ -127,9 +129,57 @@ def test_a_bug_of_negative_gains_shrinks_to_one_negative_gain():
         (strategies.points(lg.normalizers.BatchNorm(), samples=1), "two samples"),
         (strategies.data_sets(samples=2, features=3, rank=3), "rank must be between 1 and"),
         (strategies.layer_inputs(width=1), "width must be at least 2"),
+        (strategies.breaking_inputs(width=1), "width must be at least 2"),
+        (strategies.breaking_inputs(kinds=["zeros"]), "kinds must be some of constant rows"),
+        (strategies.breaking_inputs(kinds=[]), "kinds must be some of constant rows"),
         (strategies.normalizers(units=0), "units must be at least 1"),
     ],
 )
 def test_sizes_that_allow_nothing_valid_are_refused(strategy, message):
     with pytest.raises(ValueError, match=message):
         find(strategy, lambda value: True, settings=FIND)
+
+
+def gradient(norm, a):
+    c = jnp.reshape(jnp.cos(jnp.arange(a.size, dtype=a.dtype)), a.shape)  # no multiple of ones
+    return jax.grad(lambda a: jnp.sum(c * norm(a)))(a)
+
+
+@pytest.mark.parametrize("kind", BREAKING)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_gradients_of_our_norms_are_finite_and_orthogonal_where_derivatives_break(kind, data):
+    a = data.draw(strategies.breaking_inputs(kinds=[kind], rows=2, width=4))
+    if kind == "one unit":
+        assert a.shape == (2, 1)
+    layer = gradient(lg.nn.layer_norm, a)
+    assert bool(jnp.all(jnp.isfinite(layer)))
+    assert bool(jnp.all(jnp.isfinite(gradient(lg.nn.rms_norm, a))))
+    assert float(jnp.max(jnp.abs(jnp.sum(layer, 1)))) <= 1e-9 * max(float(jnp.max(jnp.abs(layer))), 1.0)
+
+
+def root_of_a_sum(a):
+    return a / (jnp.linalg.norm(a - a.mean(-1, keepdims=True), axis=-1, keepdims=True) + 1e-6)
+
+
+def two_pass(a):
+    square = jnp.mean(a**2, -1, keepdims=True) - jnp.mean(a, -1, keepdims=True) ** 2
+    return (a - a.mean(-1, keepdims=True)) / jnp.sqrt(jnp.maximum(square, 0.0) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [
+        ("constant rows", lambda a: a[1, 0] > 0 and not jnp.all(jnp.isfinite(gradient(root_of_a_sum, a)[1]))),
+        ("one unit", lambda a: not jnp.all(jnp.isfinite(gradient(root_of_a_sum, a)))),
+        ("masked", lambda a: not jnp.all(jnp.isfinite(gradient(lambda a: a / jnp.linalg.norm(a), a[0])))),
+        ("tiny variance", lambda a: jnp.std(a[0]) < 1e-4),
+        (
+            "large offset",
+            lambda a: agreement(gradient(two_pass, a), gradient(lg.nn.layer_norm, a), tol=0.0).residual > 1e-3,
+        ),
+    ],
+)
+def test_a_broken_derivative_is_found(kind, broken):
+    drawn = find(strategies.breaking_inputs(kinds=[kind], rows=2, width=4, dtype=jnp.float32), broken, settings=FIND)
+    assert bool(jnp.all(jnp.isfinite(drawn)))

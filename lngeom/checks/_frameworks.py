@@ -155,6 +155,16 @@ def torch_tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array, np.float64)).to(dtype)
 
 
+def tensor_of(value: Any) -> Any:
+    """A tensor of its own with the values of an array; a tensor stays."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    array = np.asarray(value)
+    return torch_tensor(array) if jax.numpy.issubdtype(array.dtype, np.floating) else torch.tensor(array)
+
+
 def from_torch(tensor: Any) -> np.ndarray:
     """The values of a tensor, in its dtype."""
     import jax.numpy as jnp
@@ -193,12 +203,38 @@ def torch(module: Any, shape: tuple[int, ...], training: bool) -> tuple[Callable
         if training and hasattr(part, "running_mean"):  # forward mode refuses to write to them; no output needs them
             part.running_mean = part.running_var = part.num_batches_tracked = None
 
-    def opened(params, a):
+    def opened(params, a, run=free, prefix=""):
         buffers = free.named_buffers()  # copies, since a layer may write to them
         state = {k: v.to(a.dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in buffers}
-        out = torch.func.functional_call(free, {**params, **state}, (a.movedim(-1, 1) if channels_first else a,))
+        tensors = {f"{prefix}{k}": v for k, v in {**params, **state}.items()}
+        out = torch.func.functional_call(run, tensors, (a.movedim(-1, 1) if channels_first else a,))
         return out.movedim(1, -1) if channels_first else out
 
+    program = compiled(free)
     both = _by_dtype(make)
     params = {name: value.detach() for name, value in free.named_parameters()}
-    return lambda a: both(a)[0], lambda a: both(a)[1], Opened(params, opened, torch=True)
+    by_compiler = lambda params, a: program(lambda run: opened(params, a, run, "_orig_mod."))  # noqa: E731
+    return lambda a: both(a)[0], lambda a: both(a)[1], Opened(params, opened, True, by_compiler)
+
+
+def compiled(function: Any) -> Callable[[Callable[[Any], Any]], Any]:
+    """A module or function of torch by torch.compile, as one graph: takes what calls it, and gives what that returns.
+
+    Raises:
+        RuntimeError: at a call, if it is not compiled: without a C++ compiler, say, or if it is no single graph.
+    """
+
+    @functools.cache
+    def program() -> Any:
+        import torch
+
+        return torch.compile(function, fullgraph=True)
+
+    def run(call: Callable[[Any], Any]) -> Any:
+        try:
+            return call(program())
+        except Exception as error:  # outside of torch.compile the layer runs
+            said = next(filter(None, str(error).splitlines()), "")
+            raise RuntimeError(f"not compiled here: {type(error).__name__}: {said}") from error
+
+    return run

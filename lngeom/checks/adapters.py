@@ -24,7 +24,7 @@ KINDS = {"weights": 2, "summed": 1}
 WRAPPER = """
     def layer(a):                     # a: summed inputs [N H]; or layer(W, X) with W [H D] and X [N D]
         return ...                    # your layer's outputs [N H]
-    lngeom.check_invariances(layer)   # or: lngeom check yourmodule:layer"""
+and give `layer` in place of yours, or "yourmodule:layer"."""
 """A wrapper that makes any layer checkable, shown in errors."""
 
 _UNITS = {
@@ -211,8 +211,8 @@ def _arguments(cls: type, units: int) -> dict[str, Any]:
             arguments[name] = units
         else:
             raise ValueError(
-                f"cannot build {cls.__name__}: its argument {name!r} has no known value; pass an instance, "
-                f"check_invariances({cls.__name__}({name}=...)), or write:{WRAPPER}"
+                f"cannot build {cls.__name__}: its argument {name!r} has no known value; give an instance, "
+                f"{cls.__name__}({name}=...), or write:{WRAPPER}"
             )
     return arguments
 
@@ -345,11 +345,18 @@ def _function(layer, shape, training, kind):
             lambda *arrays: _on_tensors(layer)(*arrays)[0],
             needed == 2,
             lambda *arrays: _on_tensors(layer)(*arrays)[1],
-            (Opened({}, lambda params, *tensors: layer(*tensors), torch=True),),
+            (_of_tensors(layer),),
         )
     opened = Opened({}, lambda params, *arrays: layer(*arrays))
-    both = (opened, opened._replace(torch=True)) if _gives_tensors(layer, *ones) else (opened,)
+    both = (opened, _of_tensors(layer)) if _gives_tensors(layer, *ones) else (opened,)
     return _Adapted(jax.jit(layer), needed == 2, left, both)
+
+
+def _of_tensors(layer) -> Opened:
+    """A function of tensors, which has no parameters."""
+    program = _frameworks.compiled(layer)
+    by_compiler = lambda params, *tensors: program(lambda run: run(*tensors))  # noqa: E731
+    return Opened({}, lambda params, *tensors: layer(*tensors), True, by_compiler)
 
 
 def _on_tensors(layer):

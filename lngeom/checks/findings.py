@@ -2,13 +2,15 @@
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import counted, table, terminal_width, wrapped
+from lngeom.checks.derivatives.report import Derivatives
 from lngeom.methods.table import in_words
 
 SEE = "see the findings"
@@ -164,6 +166,7 @@ class Report:
         output_note: why the outputs could not be compared; empty where they were.
         affine: titles of the transformations that agree with the row only after gain and bias are removed.
         diagnosis: the closest row of the table, whatever `like` says, and what the layer does otherwise.
+        differentiate: checks the derivatives of the same layer; see `derivatives`.
     """
 
     layer: str
@@ -176,6 +179,20 @@ class Report:
     output_note: str = ""
     affine: tuple[str, ...] = ()
     diagnosis: Diagnosis = Diagnosis()
+    differentiate: Callable[[], Derivatives] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def derivatives(self) -> Derivatives:
+        """The report of `check_derivatives` on the same layer, in the same dtype and mode, with the same seed.
+
+        It is made when it is first asked for, since that takes as long as all else, and kept.
+
+        Raises:
+            ValueError: as `check_derivatives` does, such as for a layer of NumPy.
+        """
+        if self.differentiate is None:
+            raise ValueError("this report was not made by check_invariances: call check_derivatives with the layer")
+        return self.differentiate()
 
     @property
     def differs(self) -> bool:

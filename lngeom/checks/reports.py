@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lngeom._core.text import counted
+from lngeom.checks.derivatives.report import Derivatives
 from lngeom.checks.findings import Finding, Result, Verdict
 from lngeom.methods import METHODS
 
@@ -31,6 +32,8 @@ class NormReport:
             no such denominator.
         note: why nothing could be checked, or what else was measured.
         calls: number of its calls in the forward pass.
+        derivatives: those at its inputs, or those of a norm of the same kind, whose path is in `derivatives.layer`;
+            None where they were not asked for or could not be checked.
     """
 
     path: str
@@ -45,6 +48,7 @@ class NormReport:
     eps_share: float = math.nan
     note: str = ""
     calls: int = 1
+    derivatives: Derivatives | None = None
 
     @property
     def holds(self) -> tuple[str, ...]:
@@ -77,8 +81,8 @@ class ModelReport:
 
     @property
     def differs(self) -> bool:
-        """Whether a norm differs from its row, or has another defect."""
-        return any(n.differences or n.findings for n in self.norms)
+        """Whether a norm differs from its row, has another defect, or a wrong derivative."""
+        return any(n.differences or n.findings or (n.derivatives and n.derivatives.wrong) for n in self.norms)
 
     @property
     def unchecked(self) -> tuple[NormReport, ...]:
@@ -101,6 +105,7 @@ class ModelReport:
                 "calls": n.calls,
                 "eps_share": None if math.isnan(n.eps_share) else n.eps_share,
                 "note": n.note,
+                "derivatives": None if n.derivatives is None else n.derivatives.to_dict(),
             }
             for n in self.norms
         ]
@@ -125,7 +130,7 @@ class ModelReport:
         table.insert(1, "─" * (sum(widths) + 2 * len(widths) - 2))
         left = len(self.unchecked)
         checked = f"{len(self.norms) - left} checked in place{f', {left} not checked' if left else ''}"
-        return "\n".join([f"{self.model}: {checked}.", "", *table, *self._below()])
+        return "\n".join([f"{self.model}: {checked}.", "", *table, *self._below(), "", *self._derivatives()])
 
     def _below(self) -> Iterator[str]:
         for n in self.norms:
@@ -136,3 +141,25 @@ class ModelReport:
             yield from (f"  {place}: {f.name}: {f.message}" for f in n.findings)
             if n.note:
                 yield f"  {place}: {n.note}"
+
+    def _derivatives(self) -> Iterator[str]:
+        """What is wrong with derivatives, said once for all norms of a kind."""
+        kinds: dict[int, tuple[Derivatives, list[str]]] = {}
+        for n in self.norms:
+            if n.derivatives is not None:
+                kinds.setdefault(id(n.derivatives), (n.derivatives, []))[1].append(n.path or "(model)")
+        if not kinds:
+            yield "No derivatives were checked; check_model(..., derivatives=True) checks them."
+            return
+        checked, wrong = (
+            sum(len(getattr(found, what)) for found, _ in kinds.values()) for what in ("checked", "wrong")
+        )
+        norms = f"{counted(sum(len(paths) for _, paths in kinds.values()), 'norm')} of {counted(len(kinds), 'kind')}"
+        told = (
+            f"{wrong} of {checked} are not those of the outputs" if wrong else f"all {checked} are those of the outputs"
+        )
+        yield f"Derivatives at inputs in the model, {norms}: {told}."
+        for found, paths in kinds.values():
+            if found.wrong:
+                more = f" and {len(paths) - 1} more of its kind" if len(paths) > 1 else ""
+                yield f"  {paths[0]}{more}: {' '.join(found.diagnosis)}"

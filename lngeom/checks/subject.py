@@ -72,11 +72,13 @@ class Opened(NamedTuple):
         parameters: what the layer is trained in: arrays, or tensors by name.
         call: (parameters, *arrays) → outputs, in the dtype of the arrays, without any change of state.
         torch: whether it takes tensors; else arrays of JAX, which it can trace.
+        compiled: the same call by torch.compile, as one graph; None where there is none.
     """
 
     parameters: PyTree
     call: Callable[..., Any]
     torch: bool = False
+    compiled: Callable[..., Any] | None = None
 
     def closed(self) -> Callable:
         """The compiled function of the arrays alone, with the parameters in their dtype."""

@@ -1,5 +1,6 @@
 """The suite of checks, as a runner, a generator of checks, and a decorator for pytest."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from lngeom.checks._orbits import Data, Move, example
 from lngeom.checks._outputs import Comparison, compare
 from lngeom.checks._shrink import column_moves, shrink
 from lngeom.checks.adapters import adapt
+from lngeom.checks.derivatives.check import check_derivatives
 from lngeom.checks.findings import SEE, Diagnosis, Finding, Report, Result, Verdict
 from lngeom.checks.rows import POSITIONS, Row, columns, row
 from lngeom.checks.subject import Subject, layer_tolerance
@@ -167,7 +169,8 @@ def check_invariances(
         seed: seed of weights, inputs and transformations.
 
     Returns:
-        The report. `print` it, or look up a result such as `report["weight_matrix_rescaling"]`.
+        The report. `print` it, or look up a result such as `report["weight_matrix_rescaling"]`. Its `derivatives` are
+        checked when they are asked for, as by `check_derivatives`.
 
     Raises:
         ValueError: if the layer cannot be adapted, or there is no such row or dtype.
@@ -195,6 +198,7 @@ def check_invariances(
         beside.note,
         beside.removed,
         suite.diagnosis(like),
+        functools.partial(check_derivatives, suite.subject, dtype=np.dtype(dtype).name, training=training, seed=seed),
     )
 
 

@@ -85,6 +85,18 @@ def _divisor(norm, a, gain, c):
     return (g - g.mean(-1, keepdims=True) - n * jnp.sum(g * n, -1, keepdims=True) / (H - 1)) / scale
 
 
+def _unbiased(norm, a, gain, c):
+    n, scale = norm.parts(a)
+    factor = jnp.sqrt((H - 1) / H)
+    g = c * gain
+    inner = g - g.mean(-1, keepdims=True) - n * factor**2 * jnp.mean(g * n, -1, keepdims=True)
+    return inner * factor / scale
+
+
+def _row_zero(norm, a, gain, c):
+    return norm.through(a, c * gain).at[1].set(0.0)
+
+
 def _other_row(norm, a, gain, c):
     n, scale = norm.parts(a)
     g = c * gain
@@ -150,6 +162,18 @@ FAULTS = {
     "no scale": Fault(LAYER, in_inputs(_no_scale), "the derivative of the scale of a row is missing"),
     "divisor": Fault(
         LAYER, in_inputs(_divisor), "the derivative of the scale of a row is missing or has a wrong factor"
+    ),
+    "unbiased": Fault(LAYER, in_inputs(_unbiased), "1/σ of a row is √(5/6) times the true one, as by another divisor"),
+    "unbiased, all": Fault(
+        LAYER,
+        in_inputs(lambda norm, a, gain, c: norm.through(a, c * gain) * jnp.sqrt((H - 1) / H)),
+        "√(5/6), as by another divisor of a variance, times the true one",
+    ),
+    "row zero": Fault(LAYER, in_inputs(_row_zero), "Gradient in inputs: it is zero in row 1"),
+    "unit zero": Fault(
+        RMS,
+        in_inputs(lambda norm, a, gain, c: norm.through(a, c * gain).at[:, 2].set(0.0)),
+        "Gradient in inputs: it is zero in unit 2",
     ),
     "other row": Fault(
         RMS,

@@ -277,3 +277,82 @@ def test_torch_layers_at_their_limits():
     before = {k: v.clone() for k, v in module.state_dict().items()}
     check_derivatives(module, training=False)
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+
+
+def test_a_parameter_whose_gradient_is_stopped_on_purpose_is_left_out():
+    fault = FAULTS["gain zero"]
+    layer = subject(fault.norm, fault.backward(fault.norm))
+    assert check_derivatives(layer).wrong
+    report = check_derivatives(layer, constant=["gain"])
+    assert report.wrong == ()
+    assert report.arguments == ("inputs", "bias")
+    with pytest.raises(ValueError, match="no parameter scale; it has bias, gain"):
+        check_derivatives(layer, constant=["scale"])
+
+
+def test_the_report_of_invariances_has_derivatives_when_they_are_asked_for(monkeypatch):
+    fault = FAULTS["constants"]
+    report = lg.check_invariances(subject(fault.norm, fault.backward(fault.norm)), dtype="bfloat16", seed=3)
+    assert "derivatives" not in vars(report)
+    assert report.derivatives is report.derivatives
+    assert "treated as constants" in " ".join(report.derivatives.diagnosis)
+    assert {r.dtype for r in report.derivatives.results} == {"float64", "bfloat16"}
+    with pytest.raises(ValueError, match="no function that JAX or torch differentiates"):
+        lg.check_invariances(lambda a: np.asarray(a) / np.std(np.asarray(a), -1, keepdims=True)).derivatives  # noqa: B018
+
+
+@pytest.mark.peers
+def test_what_torch_refuses_to_differentiate_twice_is_no_zero():
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, c):
+            return 2 * ctx.saved_tensors[0] * c
+
+    class Square(torch.nn.Module):
+        def forward(self, x):
+            return Once.apply(x)
+
+    report = check_derivatives(Square())
+    assert report.wrong == (), str(report)
+    assert report["autograd backward"].answer is Answer.RIGHT
+    assert report["autograd vjp∘vjp"].answer is Answer.UNDEFINED
+    assert "once_differentiable" in report["autograd vjp∘vjp"].note
+
+
+@pytest.mark.peers
+def test_a_layer_of_torch_is_differentiated_as_it_is_compiled():
+    import torch
+
+    class Norm(torch.nn.Module):
+        def __init__(self, breaks=False, cuts=False):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(6))
+            self.breaks, self.cuts = breaks, cuts
+
+        def forward(self, x):
+            scale = (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            if self.breaks and float(scale.sum()) < 0:  # a branch on data is no single graph
+                return x
+            if self.cuts and torch.compiler.is_compiling():
+                scale = scale.detach()
+            return x / scale * self.weight
+
+    right, wrong, broken = (check_derivatives(Norm(*how), compiled=True) for how in ((0, 0), (0, 1), (1, 0)))
+    assert right.wrong == (), str(right)
+    compiled = [r for r in right.results if r.route == "torch.compile backward" and not r.point]
+    assert {(r.dtype, r.answer) for r in compiled} == {("float64", Answer.RIGHT), ("float32", Answer.RIGHT)}
+    assert {r.route for r in wrong.wrong} == {"torch.compile backward"}
+    assert "treated as constants" in " ".join(wrong.diagnosis)
+    assert broken.wrong == ()
+    assert broken["torch.compile backward"].answer is Answer.UNDEFINED
+    assert "not compiled here" in broken["torch.compile backward"].note
+    assert check_derivatives(Norm(0, 1), constant=["weight"], compiled=True).wrong

@@ -127,7 +127,7 @@ def test_a_layer_beside_the_current_folder_is_found(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_adapted_is_told_which_wrapper_to_write():
-    with pytest.raises(ValueError, match=r"def layer\(a\):(.|\n)*check_invariances\(layer\)"):
+    with pytest.raises(ValueError, match=r"def layer\(a\):(.|\n)*give `layer` in place of yours"):
         lg.check_invariances(3.0)
     wrapped = lg.check_invariances(lambda W, X: lg.nn.layer_norm(X @ W.T, exact=True), like="layer")
     assert not wrapped.differences

@@ -3,6 +3,7 @@
 Each builder takes whether to mend, and returns model, X and further arguments of `lint`.
 """
 
+import copy
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -401,3 +402,49 @@ def gain_before_batch_statistics(mended):
         return layer_norm(x, w, b, axis=0) if mended else layer_norm(x * w, 1.0, b, axis=0)
 
     return torch_norm(formula, name="BatchNorm"), normal(6, 8), {"rules": ["affine-before-statistics"]}
+
+
+@planted("wrong-gradient")
+def statistics_are_constants_in_the_backward_pass(mended):
+    import torch
+
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w, b):
+            ctx.save_for_backward(x, w, b)
+            return layer_norm(x, w, b)
+
+        @staticmethod
+        def backward(ctx, c):
+            x, w, b = (value.detach().requires_grad_() for value in ctx.saved_tensors)
+            with torch.enable_grad():
+                scale = (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+                constant = (x - x.mean(-1, keepdim=True).detach()) / scale.detach() * w + b
+                return torch.autograd.grad(layer_norm(x, w, b) if mended else constant, (x, w, b), c)
+
+    norm = torch_norm(Made.apply)
+    return torch.nn.Sequential(norm, copy.deepcopy(norm)), normal(6, 8), {}
+
+
+@planted("wrong-gradient", "equinox")
+def gradient_as_if_the_gain_were_one(mended):
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+    normalized = lambda x: x / jnp.sqrt(jnp.mean(x**2) + 1e-6)  # noqa: E731
+    norm = jax.custom_vjp(lambda x, w: normalized(x) * w)
+
+    def backward(kept, c):
+        x, w = kept
+        return jax.vjp(normalized, x)[1](c * w if mended else c)[0], c * normalized(x)
+
+    norm.defvjp(lambda x, w: (norm(x, w), (x, w)), backward)
+
+    class RMSNorm(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, x, key=None):
+            return norm(x, self.weight)
+
+    return RMSNorm(jnp.linspace(0.5, 2, 8, dtype=jnp.float32)), normal(6, 8).astype(np.float32), {}

@@ -1,6 +1,6 @@
 """The check of derivatives, as a function and as a decorator for pytest."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ def check_derivatives(
     units: int | None = None,
     positions: int | None = None,
     seed: int = 0,
+    constant: Sequence[str] = (),
+    compiled: bool = False,
 ) -> Derivatives:
     r"""Compares a layer's derivatives, in all modes, with differences of its own outputs.
 
@@ -46,13 +48,18 @@ def check_derivatives(
         units: H; by default the layer's own, else 6.
         positions: T, for inputs [N T D].
         seed: seed of inputs, parameters and directions.
+        constant: names of parameters in which no derivative is taken, where a stopped gradient is meant.
+        compiled: whether a layer of torch is also differentiated as torch.compile makes it, as one graph: the route
+            "torch.compile backward", which takes ten seconds and needs a C++ compiler. Where it is not compiled, the
+            route is not defined, and its note says why. JAX compiles every route.
 
     Returns:
         The report. `print` it, or read `wrong` and `diagnosis`.
 
     Raises:
         ValueError: if the layer cannot be adapted, has no derivatives, or its outputs are not one array of finite
-            numbers that are the same at every call; or for another dtype, or units, positions or a seed that are none.
+            numbers that are the same at every call; or for another dtype, or units, positions or a seed that are none;
+            or if there is no parameter of a name in `constant`.
 
     Example:
         >>> import jax.numpy as jnp, lngeom as lg
@@ -68,7 +75,7 @@ def check_derivatives(
             raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
     subject = adapt(layer, kind=kind, training=training, units=units, positions=positions)
     with as_elsewhere(), same_draws(), one_thread():
-        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject)]
+        reports = [_checked(subject, flat, narrow, training, seed) for flat in vectors(subject, constant, compiled)]
     whole = reports[0]
     for report in reports[1:]:  # a function that JAX and torch run
         diagnosis = (*whole.diagnosis, *report.diagnosis)
@@ -87,12 +94,9 @@ def _checked(subject: Subject, flat: Vector, dtype: str, training: bool, seed: i
         said = str(error).splitlines() or [""]
         raise ValueError(f"{subject.name} does not run: {type(error).__name__}: {said[0]}") from error
     found = tuple(result for case in points for result in results(case))
-    report = Derivatives(subject.name, points[0].wide, tuple(flat.shapes), found)
-    if not report.wrong:
-        return report
+    report = Derivatives(subject.name, points[0].wide, tuple(flat.shapes), found, tuple(diagnose(points[0], found)))
     codes = (program(subject, points[0], wrong, training) for wrong in report.wrong if not wrong.point)
-    code = next((code for code in codes if code and shows(code)), "")
-    return replace(report, diagnosis=tuple(diagnose(points[0], found)), code=code)
+    return replace(report, code=next((code for code in codes if code and shows(code)), ""))
 
 
 def parametrize_with_derivatives(layers: Any | Iterable[Any], **options: Any) -> Callable:

@@ -22,8 +22,11 @@ SHARE = 2e-2
 CLOSE = 2e-3
 """Relative difference up to which a factor counts as a number."""
 
-LARGEST = 96
-"""Entries of an argument up to which errors are looked for."""
+FEW, LARGEST = 96, 2**14
+"""Entries of an argument up to which gradients are taken by interpolation, and by one stencil, for errors in them."""
+
+STEP = 2.0**-8
+"""Of that stencil."""
 
 DIGITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 """Relative rounding of narrower dtypes."""
@@ -97,10 +100,13 @@ def _special(wrong: Sequence[Derivative], known: set[str]) -> Iterator[str]:
 
 def _gradient(case: Case, engine: Engine, route: Route) -> Iterator[str]:
     """Which error explains the first derivative of reverse mode, for each argument."""
-    found, least = run(case, engine, route), 10 * EXACT[1] if case.wide == "float64" else CLOSE
+    found = run(case, engine, route)
     for name, at in case.vector.slices.items():
-        if at.stop - at.start > LARGEST:
+        count = at.stop - at.start
+        if count > LARGEST:
+            yield f"Gradient in {name}: of {count} entries, too many to look for the error that explains them."
             continue
+        least = 10 * EXACT[1] if case.wide == "float64" and count <= FEW else CLOSE
         truth, mine = _truth(case, case.x, at), found[at]
         if not _off(mine, truth) > least:
             continue
@@ -113,8 +119,15 @@ def _gradient(case: Case, engine: Engine, route: Route) -> Iterator[str]:
 def _truth(case: Case, x: np.ndarray, at: slice) -> Float[np.ndarray, " K"]:
     """The gradient of ⟨c, f⟩ in the entries of an argument, at any vector, by differences."""
     moved = type(case.differences)(case.values, x, case.unit)
-    basis = np.eye(len(x))[at]
-    return np.array([case.c @ moved.along(e, 1).value for e in basis])
+    if at.stop - at.start <= FEW:
+        return np.array([case.c @ moved.along(e, 1).value for e in _basis(case, at)])
+    f = lambda direction: float(case.c @ case.values(x + STEP * direction))  # noqa: E731
+    return np.array([(8 * (f(e) - f(-e)) - (f(2 * e) - f(-2 * e))) / (12 * STEP) for e in _basis(case, at)])
+
+
+def _basis(case: Case, at: slice) -> Iterator[Float[np.ndarray, " P"]]:
+    """The directions of the entries of an argument."""
+    return (np.eye(1, len(case.x), k)[0] for k in range(at.start, at.stop))
 
 
 def _off(found: np.ndarray, truth: np.ndarray) -> float:
@@ -139,8 +152,9 @@ def _reasons(case: Case, name: str, at: slice, found: np.ndarray, truth: np.ndar
         off = float(np.max(np.abs(found - truth)))
         explanations = itertools.chain(
             [(f"{_times(case, k, truth)} the true one", k * truth) for k in [_ratio(found, truth)]],
-            _elsewhere(case, at, truth.shape),
             _statistics(case, found, truth) if name == "inputs" else (),
+            _elsewhere(case, at, truth.shape),
+            _factors(case, found, truth) if name == "inputs" else (),
             _sums(case, at, truth) if name not in {"inputs", "weights"} else (),
         )
         words = next((words for words, by in explanations if np.max(np.abs(found - by)) <= SHARE * off), "")
@@ -156,6 +170,10 @@ def _times(case: Case, k: float, truth: np.ndarray) -> str:
         for value, words in ((number, f"{what} ({number}) times"), (1 / number, f"one over {what} ({number}) times")):
             if number > 1 and math.isclose(k, value, rel_tol=CLOSE):
                 return words
+    for count in (rows, units):
+        for a, b in ((count - 1, count), (count, count - 1)):
+            if min(a, b) > 0 and math.isclose(k, math.sqrt(a / b), rel_tol=CLOSE):
+                return f"√({a}/{b}), as by another divisor of a variance, times"
     return "minus" if math.isclose(k, -1, rel_tol=CLOSE) else f"{k:.4g} times"
 
 
@@ -177,14 +195,38 @@ def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tu
     if found.shape != x.shape or case.outputs.size != x.size:
         return
     off, c = found - truth, case.c.reshape(x.shape)
+    for axes, of in _sets(x):
+        zero = np.all(found == 0, axes, keepdims=True) & np.any(truth != 0, axes, keepdims=True)
+        if zero.any():
+            what = "row" if of == "a row" else "unit"
+            yield f"it is zero in {what} {', '.join(map(str, np.flatnonzero(zero)))}", np.where(zero, 0, truth)
     constants = _by_constants(found, c)
     alike = np.max(np.ptp(constants / c, axis=0)) < CLOSE * np.max(np.abs(constants))
     yield f"mean and variance of {'the batch' if alike else 'a row'} are treated as constants", constants
-    for axes, of in (((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")):
+    for axes, of in _sets(x):
         scale = f"the derivative of the scale of {of} is missing or has a wrong factor"
         yield f"the derivative of the mean of {of} is missing or wrong", truth + _fit(off, np.ones_like(x), axes)
-        yield scale, truth + _fit(off, x - x.mean(axes, keepdims=True), axes)
+        centred = x - x.mean(axes, keepdims=True)
+        yield scale, truth + _fit(off, centred, axes)
+        count = int(np.prod([x.shape[a] for a in axes]))
+        for numbers in ((count - 1, count), (count, count - 1)):
+            if min(numbers) > 0:
+                by = math.sqrt(numbers[0] / numbers[1]) * truth
+                words = f"1/σ of {of} is √({numbers[0]}/{numbers[1]}) times the true one"
+                yield f"{words}, as by another divisor of its variance", by + _fit(found - by, centred, axes)
         yield scale, truth + _fit(off, x, axes)
+
+
+def _sets(x: np.ndarray) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Axes over which statistics may be taken, in words."""
+    return ((x.ndim - 1,), "a row"), (tuple(range(x.ndim - 1)), "the batch")
+
+
+def _factors(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Gradients that are off by a factor for each row, or for each unit."""
+    if found.shape != dict(case.vector.split(case.x))["inputs"].shape:
+        return
+    for axes, of in _sets(found):
         k = np.sum(found * truth, axes) / np.maximum(np.sum(truth * truth, axes), 1e-300)
         factors = f"along {of} off by one factor, by another along the next ({k.min():.6g} to {k.max():.6g})"
         yield f"{factors}, as by another ε or power of σ", _fit(found, truth, axes)
@@ -204,8 +246,7 @@ def _by_constants(found: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 def _sums(case: Case, at: slice, truth: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Sums of a parameter's gradient over other entries than all rows, and of other products."""
-    basis = np.eye(len(case.x))[at]
-    each = np.array([case.c * case.differences.along(e, 1).value for e in basis])  # [K M]
+    each = np.array([case.c * case.differences.along(e, 1).value for e in _basis(case, at)])  # [K M]
     rows = each.reshape(len(each), case.vector.shapes["inputs"][0], -1).sum(-1)
     for words, value in (
         ("only the first row counts", rows[:, 0]),

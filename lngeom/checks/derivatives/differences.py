@@ -30,6 +30,9 @@ WIDTHS = (0.5, 0.25, 0.125, *(2.0**-k for k in range(4, 17, 2)))
 
 ORDERS = 3
 
+KEPT = 2**27
+"""Values on lines that are kept, in bytes: other orders along a line need the same ones."""
+
 
 class Value(NamedTuple):
     """A derivative and the largest error of its entries, as far as it can be measured."""
@@ -96,7 +99,13 @@ class Differences:
         length = float(np.linalg.norm(direction))
         if length == 0:
             return Value(np.zeros_like(self.function(self.point)), 0.0)
-        best = min((self._on(direction / length, width, order) for width in WIDTHS), key=lambda found: found.error)
+        found = []
+        for width in WIDTHS:
+            value, cut, rounded = self._on(direction / length, width, order)
+            found.append(Value(value, cut + rounded))
+            if cut <= rounded:  # on a narrower interval the error by rounding alone is larger
+                break
+        best = min(found, key=lambda one: one.error)
         return Value(best.value * length**order, best.error * length**order)
 
     def second(self, first: np.ndarray, other: np.ndarray) -> Value:
@@ -109,20 +118,23 @@ class Differences:
         plus, minus, own = (self.along(d, 3) for d in (twice + other, twice - other, other))
         return Value((plus.value - minus.value - 2 * own.value) / 6, (plus.error + minus.error + 2 * own.error) / 6)
 
-    def _on(self, direction: np.ndarray, width: float, order: int) -> Value:
+    def _on(self, direction: np.ndarray, width: float, order: int) -> tuple[np.ndarray, float, float]:
+        """The derivative from one interval, and its two errors: by the polynomial, and by rounding of the values."""
         values, size = self._line(direction, width)
         if not math.isfinite(size):
-            return Value(np.full(values.shape[1:], np.nan), math.inf)
+            return np.full(values.shape[1:], np.nan), math.inf, 0.0
         whole, shorter = (_weights(kept)[order] for kept in (NODES, NODES - DROPPED))
         cut = float(np.max(np.abs((whole - shorter) @ values), initial=0.0))
         rounded = self.unit * float(np.sum(np.abs(whole))) * size
-        return Value(whole @ values / width**order, (cut + rounded) / width**order)
+        return whole @ values / width**order, cut / width**order, rounded / width**order
 
     def _line(self, direction: np.ndarray, width: float) -> _Line:
         key = (direction.tobytes(), width)
         if key not in self._lines:
             values = np.stack([self.function(self.point + width * t * direction) for t in _nodes()])
             size = float(np.max(np.abs(values), initial=0.0)) if np.all(np.isfinite(values)) else math.inf
+            if len(self._lines) * values.nbytes > KEPT:
+                self._lines.clear()
             self._lines[key] = _Line(values, size)
         return self._lines[key]
 

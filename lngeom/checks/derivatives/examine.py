@@ -1,7 +1,7 @@
 """Every derivative of a layer beside differences of its outputs."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -47,6 +47,10 @@ EPS = 1e-5
 """ε where the layer does not say."""
 
 
+class NoReference(ValueError):
+    """Outputs have no digits, or are no numbers, so that nothing tells what their derivatives are."""
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A layer at one point, with directions and a cotangent, all with the digits of a dtype.
@@ -61,6 +65,7 @@ class Case:
         v: another one.
         c: a cotangent.
         name: what is special about the point.
+        differences: derivatives of the outputs from their values.
     """
 
     vector: Vector
@@ -71,22 +76,23 @@ class Case:
     u: Float[np.ndarray, " P"]
     v: Float[np.ndarray, " P"]
     c: Float[np.ndarray, " M"]
-    name: str = ""
+    name: str
+    differences: Differences
 
     @cached_property
     def outputs(self) -> Float[np.ndarray, " M"]:
         """The outputs at the point."""
         return self.values(self.x)
 
-    @cached_property
-    def differences(self) -> Differences:
-        """Derivatives of the outputs from their values."""
-        return Differences(self.values, self.x, self.unit)
-
     @property
     def unit(self) -> float:
         """Relative size of the rounding of outputs in the widest dtype."""
-        return float(jnp.finfo(self.wide).eps)
+        return self.differences.unit
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The point, the directions and the cotangent in its dtype."""
+        return tuple(a.astype(jnp.dtype(self.dtype)) for a in (self.x, self.u, self.v, self.c))
 
     def natural(self, argument: str, order: int) -> float:
         """The size of a derivative where nothing cancels, |f| |c| (|u|/|x|)ᵏ⁻¹ / |x|, by the largest entries."""
@@ -144,30 +150,13 @@ class Case:
 
 
 def cases(subject: Subject, vector: Vector, dtype: str, seed: int) -> list[Case]:
-    """The points at which a layer is differentiated, in the widest dtype and in another one; the first is ordinary.
-
-    Points have the digits of the dtype, so that numbers that a layer keeps in fewer digits show. Where outputs are not
-    finite there is no derivative, and the point is left out.
+    """The points at which a layer is differentiated: an ordinary one, and two at which derivatives break.
 
     Raises:
-        TypeError: if the outputs are not one array of numbers that are floating.
-        ValueError: if there are no outputs, if they differ from call to call, or are not finite at an ordinary point.
+        TypeError: as for `cases_at`.
+        ValueError: as for `cases_at`.
     """
     first = vector.draw(seed)
-    wide = _wide(subject, vector, first)
-    values = lambda x: vector.values(x.astype(wide))  # noqa: E731
-    outputs = values(first)
-    if not outputs.size:
-        raise ValueError(f"{subject.name} has no outputs for inputs {list(vector.shapes['inputs'])}")
-    if not np.array_equal(outputs, values(first), equal_nan=True):
-        raise ValueError(f"outputs of {subject.name} differ for the same inputs, so that there is nothing to compare")
-    if not np.all(np.isfinite(outputs)):
-        raise ValueError(
-            f"outputs of {subject.name} are not finite for ordinary inputs, which have both signs: there is nothing to "
-            "compare"
-        )
-    rng = np.random.default_rng(seed + 1)
-    directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     at = dict(vector.split(first))["inputs"]
     equal = at.copy()
     equal[0] = equal[..., 0] = 0.0 if subject.takes_weights else 1.0
@@ -176,13 +165,72 @@ def cases(subject: Subject, vector: Vector, dtype: str, seed: int) -> list[Case]
         "a row and a column of equal values": vector.with_inputs(first, equal),
         "a variance near ε": vector.with_inputs(first, at * math.sqrt(subject.eps or EPS)),
     }
+    what = "ordinary inputs, which have both signs"
+    return cases_at(points, subject.name, vector, _wide(subject, vector, first).name, dtype, seed, what)
+
+
+def cases_at(
+    points: Mapping[str, Float[np.ndarray, " P"]],
+    layer: str,
+    vector: Vector,
+    wide: str,
+    dtype: str,
+    seed: int = 0,
+    what: str = "its inputs",
+    digits: str | None = None,
+) -> list[Case]:
+    """A layer at points, in the widest dtype and in another one.
+
+    Points have the digits of the dtype by default, so that numbers that a layer keeps in fewer digits show. Where
+    outputs are not finite there is no derivative, and the point is left out.
+
+    Args:
+        points: by what is special about them; "" is the ordinary one.
+        layer: its name.
+        vector: the layer.
+        wide: the widest dtype in which it computes.
+        dtype: the other one.
+        seed: of directions.
+        what: the inputs of the ordinary point, in words.
+        digits: the dtype whose digits all numbers have, so that both dtypes share their differences.
+
+    Raises:
+        TypeError: if the outputs are not one array of numbers that are floating.
+        ValueError: if there are no outputs, if they differ from call to call, or are not finite at the ordinary point,
+            then as `NoReference`.
+    """
+    first = points[""]
+    values = lambda x: vector.values(x.astype(wide))  # noqa: E731
+    outputs = values(first)
+    if not outputs.size:
+        raise ValueError(f"{layer} has no outputs for inputs {list(vector.shapes['inputs'])}")
+    if not np.array_equal(outputs, values(first), equal_nan=True):
+        raise ValueError(f"outputs of {layer} differ for the same inputs, so that there is nothing to compare")
+    if not np.all(np.isfinite(outputs)):
+        raise NoReference(f"outputs of {layer} are not finite for {what}: there is nothing to compare")
+    rng = np.random.default_rng(seed + 1)
+    directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     found = []
-    for kind in dict.fromkeys((wide.name, dtype)):
-        digits = lambda a, kind=kind: a.astype(jnp.dtype(kind)).astype(np.float64)  # noqa: E731
+    shared: dict[tuple[str, str], Differences] = {}
+    for kind in dict.fromkeys((wide, dtype)):
+        short = jnp.dtype(digits or kind)
         for name, x in points.items():
-            at_x, u, v, c = (digits(a) for a in (x, *directions))
-            found.append(Case(vector, values, wide.name, kind, at_x, u, v, c, name))
+            at_x, u, v, c = (a.astype(short).astype(np.float64) for a in (x, *directions))
+            if (name, short.name) not in shared:
+                shared[name, short.name] = Differences(values, at_x, _rounding(values, at_x, wide))
+            found.append(Case(vector, values, wide, kind, at_x, u, v, c, name, shared[name, short.name]))
     return [case for case in found if np.all(np.isfinite(case.outputs))]
+
+
+def _rounding(values: Callable[[np.ndarray], np.ndarray], x: np.ndarray, dtype: str) -> float:
+    """Relative rounding of outputs: that of the dtype, or their change with the last digits of x, where it is larger.
+
+    It is larger where numbers cancel, as in a row of large numbers that differ little.
+    """
+    unit, outputs = float(jnp.finfo(dtype).eps), values(x)
+    signs = np.random.default_rng(2).choice([-1.0, 1.0], (2, len(x)))
+    changes = [_size(values(x * (1 + unit * sign)) - outputs) / (_size(outputs) or 1.0) for sign in signs]
+    return max([unit, *filter(math.isfinite, changes)])
 
 
 def _wide(subject: Subject, vector: Vector, x: np.ndarray) -> np.dtype:
@@ -194,32 +242,47 @@ def _wide(subject: Subject, vector: Vector, x: np.ndarray) -> np.dtype:
     return np.dtype("float32" if narrow and not computes_in_float64(subject, (weights, inputs)) else "float64")
 
 
-def results(case: Case) -> Iterator[Derivative]:
-    """Every derivative at a point in the dtype of the case: to third order in the widest one, at an ordinary point."""
+def results(case: Case, highest: int = 3, modes: Collection[str] | None = None) -> Iterator[Derivative]:
+    """Every derivative at a point in the dtype of the case: to third order in float64, at the ordinary point.
+
+    Args:
+        case: the layer at a point.
+        highest: the highest order; derivatives under `vmap` are taken where it is the third.
+        modes: names of the only routes to take; all by default.
+    """
     ordinary, wide = not case.name, case.dtype == case.wide
     narrow = None if wide else case.vector.values(case.x.astype(jnp.dtype(case.dtype)))
     if narrow is not None and not np.all(np.isfinite(narrow)):
         note = f"outputs are not finite in {case.dtype}"
         yield Derivative("vjp", 1, "Dfᵀc", case.dtype, case.name, Answer.UNDEFINED, note=note)
         return
-    highest = 3 if ordinary and case.dtype == "float64" else 2
+    batched, highest = (
+        highest == 3 and ordinary and wide,
+        min(highest, 3 if ordinary and case.dtype == "float64" else 2),
+    )
     if not wide:
-        highest = 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1
+        highest = min(highest, 2 if ordinary and jnp.finfo(case.dtype).nmant > 20 else 1)
     for engine in case.vector.engines():
-        found = {}
-        for route in routes(engine, highest):
-            if wide or route.name in NARROW:
-                result, found[route.name] = _examined(case, engine, route)
-                yield result if wide or ordinary else _finite(result)
-        if ordinary and wide and hasattr(engine, "vmap"):
+        chosen = [
+            route
+            for route in routes(engine, highest)
+            if (wide or route.name in NARROW) and (modes is None or route.name in modes)
+        ]
+        found: dict[str, np.ndarray | None] = {**case.vector.together(engine, chosen, *case.arrays)}
+        for route in chosen:
+            result, found[route.name] = _examined(case, engine, route, found.get(route.name))
+            yield result if wide or ordinary else _finite(result)
+        if batched and hasattr(engine, "vmap"):
             yield from _batched(case, engine, found)
 
 
-def _examined(case: Case, engine: Engine, route: Route) -> tuple[Derivative, np.ndarray | None]:
-    """The result of a route, and its entries where there are any."""
+def _examined(
+    case: Case, engine: Engine, route: Route, found: np.ndarray | None
+) -> tuple[Derivative, np.ndarray | None]:
+    """The result of a route, and its entries where there are any; they may be known already."""
     bare = Derivative(f"{engine.name}{route.name}", route.order, route.formula, case.dtype, case.name, Answer.UNDEFINED)
     try:
-        found = run(case, engine, route)
+        found = run(case, engine, route) if found is None else found
         return judged(case, route, found, bare), found
     except Exception as error:  # any error of a framework is a result
         return replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200]), None
@@ -234,8 +297,7 @@ def _finite(result: Derivative) -> Derivative:
 
 def run(case: Case, engine: Engine, route: Route) -> np.ndarray:
     """A route at the point of a case, in its dtype."""
-    arrays = (a.astype(jnp.dtype(case.dtype)) for a in (case.x, case.u, case.v, case.c))
-    return engine.run(case.vector.route(engine, route), *arrays)
+    return engine.run(case.vector.route(engine, route), *case.arrays)
 
 
 def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Derivative:
@@ -265,6 +327,8 @@ def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Der
         number = math.isfinite(result.found) or route.order > 1  # where outputs are finite, a first derivative is to be
         if tolerance > UNSETTLED + allowed and number:
             result = replace(result, answer=Answer.UNDECIDED, note="differences of the outputs do not settle")
+        if not math.isfinite(result.found) and largest > float(jnp.finfo(case.dtype).max) / 16:
+            result = replace(result, answer=Answer.UNDEFINED, note=f"it is no number of {case.dtype}")
         if result.answer is Answer.WRONG and math.isfinite(result.found):
             again = case.again(route, argument, k)
             if not abs(again - result.expected) < abs(again - result.found) / 4:
@@ -278,13 +342,13 @@ def judged(case: Case, route: Route, found: np.ndarray, bare: Derivative) -> Der
 
 def _allowed(case: Case, order: int) -> float:
     """Relative error that rounding explains: by the dtype, and as the outputs themselves are off in it."""
-    info = jnp.finfo(case.dtype)
+    info, own = jnp.finfo(case.dtype), 64 * 4 ** (order - 1) * case.unit
     if case.dtype == "float64":
-        return EXACT[order]
+        return max(EXACT[order], own)
     units = ROUNDINGS[order] if info.nmant > 20 else ROUNDINGS_16
     narrow = case.vector.values(case.x.astype(jnp.dtype(case.dtype)))
     off = float(np.max(np.abs(narrow - case.outputs))) / (_size(case.outputs) or 1.0)
-    return max(units * float(info.eps), 16 * 4 ** (order - 1) * off)
+    return max(units * float(info.eps), 16 * 4 ** (order - 1) * off, own)
 
 
 def _batched(case: Case, engine: Any, found: Mapping[str, np.ndarray | None]) -> Iterator[Derivative]:
@@ -293,15 +357,17 @@ def _batched(case: Case, engine: Any, found: Mapping[str, np.ndarray | None]) ->
     pairs = ((case.x, other), *((a, -a) for a in (case.u, case.v, case.c)))
     stacks = [np.stack(pair).astype(case.dtype) for pair in pairs]
     outputs = Route("f", 0, True, "f(x)", lambda e, f: lambda x, u, v, c: f(x))
-    for route in (outputs, *(r for r in routes(engine, 1) if r.name in BATCHED)):
+    chosen = [outputs, *(r for r in routes(engine, 1) if r.name in BATCHED and found.get(r.name) is not None)]
+    both = case.vector.together(engine, chosen, *stacks, batched=True)
+    for route in chosen:
         alone = case.outputs if route is outputs else found.get(route.name)
         if alone is None:
             continue
         name = f"{engine.name}vmap({route.name})"
         bare = Derivative(name, route.order, route.formula, case.dtype, "", Answer.UNDEFINED, argument="a batch")
         try:
-            together = case.vector.compiled(engine.vmap(route.make(engine, case.vector)))
-            first = engine.run(together, *stacks)[0]
+            mapped = case.vector.compiled(engine.vmap(route.make(engine, case.vector)))
+            first = (both[route.name] if both else engine.run(mapped, *stacks))[0]
         except Exception as error:  # any error of a framework is a result
             yield replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200])
             continue

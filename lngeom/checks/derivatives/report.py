@@ -4,6 +4,7 @@ import enum
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from lngeom._core.text import table, terminal_width, wrapped
 
@@ -99,6 +100,17 @@ class Derivatives:
             names = ", ".join(dict.fromkeys(r.route for r in self.results))
             raise KeyError(f"no route {route!r}; there are {names}")
         return max(found, key=lambda r: (r.answer is Answer.WRONG, r.answer is Answer.RIGHT, r.deviation))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON takes it, without the derivatives that are right."""
+        numbers = ("deviation", "tolerance", "found", "expected")
+        wrong = [
+            {"route": r.route, "order": r.order, "dtype": r.dtype, "point": r.point, "argument": r.argument}
+            | {name: getattr(r, name) if math.isfinite(getattr(r, name)) else None for name in numbers}
+            for r in self.wrong
+        ]
+        counts = {"checked": len(self.checked), "left": len(self.results) - len(self.checked)}
+        return {"layer": self.layer, **counts, "wrong": wrong, "diagnosis": list(self.diagnosis)}
 
     def __str__(self) -> str:
         return self.to_text()

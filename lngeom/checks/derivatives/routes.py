@@ -22,18 +22,15 @@ Function = Callable[[Any], Any]
 class Engine(Protocol):
     """Differentiation in a framework.
 
-    An engine that has forward mode has `jvp(f, x, u)`, Df(x)[u]. One whose reverse mode has another way, which cannot
-    be differentiated again, has `backward(f, x, c)`. One that runs functions over a first axis has `vmap(f)`.
+    An engine that has forward mode has `jvp(f, x, u)`, Df(x)[u]; one that has reverse mode `vjp(f, x, c)`, Df(x)ᵀc. One
+    whose reverse mode has another way, which cannot be differentiated again, has `backward(f, x, c)`. One that runs
+    functions over a first axis has `vmap(f)`.
 
     Attributes:
         name: what stands before the names of its routes, empty for the only one of a framework.
     """
 
     name: str
-
-    def vjp(self, f: Function, x: Any, c: Any) -> Any:
-        """Df(x)ᵀc by reverse mode."""
-        ...
 
     def run(self, f: Callable[..., Any], *arrays: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """A function of arrays of the framework on those of NumPy, as NumPy's in float64."""
@@ -109,10 +106,14 @@ class TorchAutograd(_Torch):
         import torch
 
         x = x if x.requires_grad else x.detach().requires_grad_()
+        c = c if c.requires_grad else c.detach().requires_grad_()  # so that the graph tells what was refused
         out = f(x)
         if not out.requires_grad:  # autograd sees no dependence
             return torch.zeros_like(x)
-        return torch.autograd.grad(out, x, c, create_graph=True, materialize_grads=True)[0]
+        (found,) = torch.autograd.grad(out, x, c, create_graph=True, allow_unused=True)
+        if found is None and any("Error" in node.name() for node in _graph(out.grad_fn)):
+            raise RuntimeError("torch refuses to differentiate a function twice: it is marked once_differentiable")
+        return torch.zeros_like(x) if found is None else found
 
     def backward(self, f: Function, x: Any, c: Any) -> Any:
         import torch
@@ -120,6 +121,26 @@ class TorchAutograd(_Torch):
         x = x.detach().requires_grad_()
         out = f(x)
         return torch.autograd.grad(out, x, c, materialize_grads=True)[0] if out.requires_grad else torch.zeros_like(x)
+
+
+class TorchCompiled(_Torch):
+    """`torch.autograd.grad` of a layer that torch.compile compiled, which it differentiates once."""
+
+    name = "torch.compile "
+
+    def backward(self, f: Function, x: Any, c: Any) -> Any:
+        return TorchAutograd().backward(f, x, c)
+
+
+def _graph(root: Any) -> Iterator[Any]:
+    """The nodes of a graph of torch's autograd."""
+    left, seen = [root], set()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            left += [following for following, _ in node.next_functions]
 
 
 class Route(NamedTuple):

@@ -1,11 +1,12 @@
 """One norm of a model, with what the rules look at."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from lngeom.checks.derivatives.in_place import GRADIENT, InPlace
 from lngeom.checks.placed import ROWS, Placed
 from lngeom.checks.recorded import Layer
 
@@ -23,6 +24,7 @@ class Case:
         after: the linear or convolutional layers that take its outputs.
         decays: whether a parameter is decayed; None where no optimizer or mask was given.
         exported: the same norm in the exported model; None where none was given.
+        gradients: checks the gradients of a norm, those of one kind once.
     """
 
     norm: Placed
@@ -30,6 +32,7 @@ class Case:
     after: tuple[Layer, ...] = ()
     decays: Decays | None = None
     exported: Placed | None = None
+    gradients: InPlace = field(default_factory=lambda: InPlace(1, GRADIENT))
 
     @property
     def layer(self) -> Layer:

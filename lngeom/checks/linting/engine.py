@@ -11,6 +11,7 @@ from lngeom._core.text import counted
 from lngeom._core.trees import leaf_path
 from lngeom.checks._in_place import CALLS
 from lngeom.checks._norms import candidates
+from lngeom.checks.derivatives.in_place import GRADIENT, InPlace
 from lngeom.checks.linting.case import Case, Decays
 from lngeom.checks.linting.report import LintFinding, LintReport
 from lngeom.checks.linting.rules import RULES
@@ -69,7 +70,7 @@ def lint(
             )
     decays = None if decay is None else _decays(decay)
     chosen = [RULES[name] for name in rules or RULES]
-    findings, shares = [], {}
+    findings, shares, gradients = [], {}, InPlace(1, GRADIENT)
     unchecked = [(c.layer.path, "", c.problem) for c in known if c.problem]
     for layer, twin in zip(norms, twins, strict=True):
         try:
@@ -79,7 +80,8 @@ def lint(
             if first.outside:
                 raise ValueError(first.outside)
             exported = place(twin, training) if twin else None
-            case = Case(first, producer(layer, layers), tuple(consumers(layer, layers)), decays, exported)
+            around = producer(layer, layers), tuple(consumers(layer, layers))
+            case = Case(first, *around, decays, exported, gradients)
             others = [(i, Case(first.elsewhere(call))) for i, call in list(enumerate(layer.each_call()))[1:CALLS]]
             found = [s for s in (first.share, *(c.norm.share for _, c in others)) if not math.isnan(s)]
             shares[layer.path] = max(found, default=math.nan)

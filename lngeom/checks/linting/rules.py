@@ -13,6 +13,7 @@ import numpy as np
 
 from lngeom._core.text import verb
 from lngeom.checks._probed import UNITS
+from lngeom.checks.derivatives.examine import NoReference
 from lngeom.checks.linting.case import Case
 from lngeom.checks.linting.channels import channels_of
 from lngeom.checks.recorded import Layer
@@ -512,3 +513,17 @@ def momentum(case: Case) -> str | None:
     if weight < OVERTAKEN:
         return None
     return f"each batch replaces {weight:.0%} of the running statistics"
+
+
+@rule(
+    "wrong-gradient",
+    "A backward pass whose gradient is not that of the outputs trains something else than the model computes.",
+    "Mend the backward pass, or leave it to the framework; where a stopped gradient is meant, leave out this rule. "
+    "`lngeom check NAME --derivatives` shows every mode.",
+)
+def wrong_gradient(case: Case) -> str | None:
+    """The gradients of reverse mode beside differences of the outputs, where these have digits."""
+    try:
+        return " ".join(case.gradients(case.norm).diagnosis) or None
+    except NoReference:
+        return None

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from lngeom._core.text import verb
-from lngeom.checks._frameworks import from_torch
 from lngeom.checks.adapters import framework_of
 from lngeom.checks.recorded import equinox, haiku, keras, linen, nnx, torch
-from lngeom.checks.recorded.layer import MIXES as MIXES, Layer as Layer, floating, is_array, is_plain
+from lngeom.checks.recorded.layer import MIXES as MIXES, Layer as Layer, as_numpy, floating, is_array, is_plain
 from lngeom.checks.subject import same_draws
 
 READERS = {
@@ -72,7 +71,7 @@ def _usable(arrays: list[Any]) -> None:
         shape = list(array.shape)
         if 0 in shape:
             raise ValueError(f"X must have values, at least one sample; got an array of shape {shape}")
-        values = from_torch(array) if hasattr(array, "detach") else np.asarray(array)
+        values = as_numpy(array)
         if floating(values):
             wrong = int(np.sum(~(np.isfinite(np.asarray(values, np.float64)) | np.isneginf(values))))
             if wrong:

@@ -3,12 +3,10 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from lngeom.checks._frameworks import from_torch, torch_tensor
+from lngeom.checks._frameworks import from_torch, tensor_of
 from lngeom.checks.recorded.lines import Lines
 from lngeom.checks.recorded.tape import Made, Tape
 
@@ -205,10 +203,13 @@ def _made(function: Any, both: dict[bool, dict[str, Any]]) -> Made:
     statistics = {k: from_torch(v) for k, v in tensors.items() if k in _STORED}
 
     def apply(arguments, arrays, weights, stored, training):
-        given = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
-        whole = both[training] | given | {"input": torch_tensor(np.asarray(arrays[0]))}
-        with one_thread(), torch.no_grad():
+        free = any(isinstance(v, torch.Tensor) for v in (*arrays, *weights.values()))  # it is differentiated
+        given = {k: tensor_of(v) for k, v in (weights | stored).items()}
+        whole = both[training] | given | {"input": tensor_of(arrays[0])}
+        with one_thread(), nullcontext() if free else torch.no_grad():
             outputs = _called(function, whole)
+        if free:
+            return (outputs,), stored
         return (from_torch(outputs),), {k: from_torch(given[k]) for k in stored}
 
     return parameters, statistics, apply

@@ -14,7 +14,7 @@ from lngeom._core.programs import QUICKLY
 from lngeom.checks._frameworks import mode
 from lngeom.checks.recorded.inline import Scopes
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given
-from lngeom.checks.recorded.tape import Made, Tape, shared
+from lngeom.checks.recorded.tape import Made, Tape, run_or_trace, shared
 from lngeom.checks.subject import as_elsewhere
 
 
@@ -202,7 +202,7 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
             return copied
         return layer
 
-    def program(dtype: str, arguments: Any, training: bool) -> Callable:
+    def program(dtype: str, arguments: Any, training: bool) -> tuple[Callable, Callable]:
         def make():
             copied = twin(dtype)
 
@@ -214,7 +214,7 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
                 with _same_attributes(copied):
                     return copied.stateless_call(trained, others, *args, **options)
 
-            return jax.jit(run, compiler_options=QUICKLY) if keras.backend.backend() == "jax" else run
+            return run, jax.jit(run, compiler_options=QUICKLY) if keras.backend.backend() == "jax" else run
 
         return shared((kind, dtype, arguments, training), make)
 
@@ -224,8 +224,9 @@ def _made(layer: Any, shape: tuple[int, ...] | None) -> Made:
             for n, group, known in zip(names, values, (weights, stored), strict=True)
         ]
         dtype = next((a.dtype.name for a in arrays if floating(a)), "float32")
-        outputs, after = program(dtype, arguments, training)(*filled, arrays)
-        convert = lambda v: np.asarray(keras.ops.convert_to_numpy(v))  # noqa: E731
+        outputs, after = run_or_trace(*program(dtype, arguments, training), *filled, arrays)
+        jax_alone = keras.backend.backend() == "jax"
+        convert = lambda v: v if jax_alone else np.asarray(keras.ops.convert_to_numpy(v))  # noqa: E731
         fresh = {k: convert(v) for k, v in zip(names[1], after, strict=True) if k in stored}
         return tuple(map(convert, arrays_in(outputs))), {**stored, **fresh}
 

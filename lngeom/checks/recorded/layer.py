@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lngeom.checks.subject import as_elsewhere, same_draws
+from lngeom.checks._frameworks import from_torch
+from lngeom.checks.subject import Opened, as_elsewhere, same_draws
 
 Arrays = dict[str, np.ndarray]
 """Arrays by name."""
@@ -107,8 +108,11 @@ class Call:
         return [j for j, o in enumerate(self.outputs) if floating(o) and o.shape == shape]
 
 
-Apply = Callable[[Given, tuple[np.ndarray, ...], Arrays, Arrays, bool], tuple[tuple[np.ndarray, ...], Arrays]]
-"""A layer: (arguments, their arrays, parameters, statistics, training) → arrays of its outputs and new statistics."""
+Apply = Callable[[Given, tuple[Any, ...], Mapping[str, Any], Arrays, bool], tuple[tuple[Any, ...], dict[str, Any]]]
+"""A layer: (arguments, their arrays, parameters, statistics, training) → arrays of its outputs and new statistics.
+
+It takes arrays of NumPy and of its library, and can be differentiated in the latter.
+"""
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,37 @@ class Layer:
         arguments = (self.call.training if training else None) or self.call.given
         with as_elsewhere(), same_draws():
             outputs, after = self.apply(arguments, self._arrays(inputs), known, statistics, training)
-        return np.asarray(outputs[self.slot]), after
+            return as_numpy(outputs[self.slot]), {k: as_numpy(v) for k, v in after.items()}
+
+    def opened(self, training: bool, parameters: Mapping[str, np.ndarray]) -> Opened:
+        """The layer as a function of its parameters and of the input that is examined, which can be differentiated.
+
+        Args:
+            training: the mode, where there are two and the model does not choose.
+            parameters: values of its parameters.
+
+        Returns:
+            The function, whose input is in the layout of `self.inputs`; statistics and further inputs are its own.
+
+        Raises:
+            ValueError: if the layer cannot be called again.
+        """
+        if self.problem:
+            raise ValueError(self.problem)
+        arguments, own = (self.call.training if training else None) or self.call.given, self.call.examined[0]
+
+        @functools.cache
+        def others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[np.ndarray, ...], Arrays]:
+            inputs = np.zeros(shape, jnp.dtype(dtype))
+            statistics = {k: v.astype(inputs.dtype) if floating(v) else v for k, v in self.statistics.items()}
+            return self._arrays(inputs), statistics
+
+        def call(parameters: Mapping[str, Any], inputs: Any) -> Any:
+            arrays, statistics = others(tuple(inputs.shape), str(inputs.dtype).removeprefix("torch."))
+            given = (*arrays[:own], inputs, *arrays[own + 1 :])
+            return self.apply(arguments, given, parameters, statistics, training)[0][self.slot]
+
+        return Opened(dict(parameters), call, torch=self.framework == "torch")
 
     def _arrays(self, inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         """Arrays of the arguments with other inputs; the others have as many samples."""
@@ -325,6 +359,11 @@ def _ordered(values: np.ndarray, like: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(values)
     axes = sorted(range(like.ndim), key=lambda a: -like.strides[a])
     return np.ascontiguousarray(values.transpose(axes)).transpose(np.argsort(axes))
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """An array of any library as one of NumPy, in its dtype."""
+    return from_torch(value) if hasattr(value, "detach") else np.asarray(value)
 
 
 def is_array(value: Any) -> bool:

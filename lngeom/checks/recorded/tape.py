@@ -259,13 +259,20 @@ def values_at(sinks: Any, step: int | None) -> Any:
     return jax.tree.map(value, sinks, is_leaf=_is_sink)
 
 
-_PROGRAMS: OrderedDict[Hashable, Callable] = OrderedDict()
+_PROGRAMS: OrderedDict[Hashable, Any] = OrderedDict()
 KEPT = 64
 """Programs that are kept: layers of one kind share theirs."""
 
 
-def shared(key: Hashable, make: Callable[[], Callable]) -> Callable:
-    """The program of a key, which is made once; that of a key which cannot be hashed is not kept."""
+def run_or_trace(run: Callable, compiled: Callable, *arguments: Any) -> Any:
+    """A function of JAX, compiled; inside of another program as a part of it, since that one is compiled."""
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+        return compiled(*arguments)
+    return run(*jax.tree.map(lambda v: jnp.asarray(v) if isinstance(v, np.ndarray) else v, arguments))
+
+
+def shared(key: Hashable, make: Callable[[], Any]) -> Any:
+    """What is made for a key, such as a program, once; that of a key which cannot be hashed is not kept."""
     try:
         found = _PROGRAMS.get(key)
     except TypeError:
@@ -301,7 +308,7 @@ def of_jax(
     parameters = {k: v for k, v in known.items() if is_parameter(k) and floating(v)}
     own = object() if kind is None else kind
 
-    def compiled(arguments: Given, training: bool) -> Callable:
+    def made(arguments: Given, training: bool) -> tuple[Callable, Callable]:
         def run(values, arrays):
             args, kwargs = arguments.filled(arrays)
             outputs, after = call(jax.tree.unflatten(structure, values), args, kwargs, training)
@@ -311,21 +318,20 @@ def of_jax(
             moved = {leaf_path(path): value for path, value in jax.tree.leaves_with_path(after)}
             return found, {k: v for k, v in moved.items() if k in known and k not in parameters}
 
-        return jax.jit(run, compiler_options=QUICKLY)
+        return run, jax.jit(run, compiler_options=QUICKLY)
 
-    programs: dict[tuple[int, bool], tuple[Given, Callable]] = {}
+    programs: dict[tuple[int, bool], tuple[Given, tuple[Callable, Callable]]] = {}
 
-    def program(arguments: Given, training: bool) -> Callable:
+    def program(arguments: Given, training: bool) -> tuple[Callable, Callable]:
         key = id(arguments), training
         if key not in programs:  # with the arguments, so that no others have their identity
-            made = shared((own, structure, arguments, training), lambda: compiled(arguments, training))
-            programs[key] = arguments, made
+            programs[key] = arguments, shared((own, structure, arguments, training), lambda: made(arguments, training))
         return programs[key][1]
 
     def apply(arguments, arrays, weights, statistics, training):
         values = {**weights, **statistics}
         whole = [values.get(name, value) for name, (_, value) in zip(names, leaves, strict=True)]
-        outputs, after = program(arguments, training)(whole, arrays)
-        return tuple(map(np.asarray, outputs)), {**statistics, **{k: np.asarray(v) for k, v in after.items()}}
+        outputs, after = run_or_trace(*program(arguments, training), whole, arrays)
+        return tuple(outputs), {**statistics, **after}
 
     return parameters, {k: v for k, v in known.items() if k not in parameters}, apply

@@ -3,11 +3,12 @@
 import copy
 import functools
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from lngeom.checks._frameworks import from_torch, torch_tensor
+from lngeom.checks._frameworks import from_torch, tensor_of
 from lngeom.checks.recorded.functions import Functions, Key, one_thread
 from lngeom.checks.recorded.inline import of_code
 from lngeom.checks.recorded.layer import Layer, arrays_in, floating, given as arrays_given
@@ -185,10 +186,13 @@ def _of_torch(part: Any, modes: Modes) -> Made:
         return copied
 
     def apply(arguments, arrays, weights, stored, training):
-        tensors = {k: torch_tensor(np.asarray(v)) for k, v in (weights | stored).items()}
-        args, options = arguments.filled(tuple(map(_tensor, arrays)))
-        with one_thread(), torch.no_grad():
+        free = any(isinstance(v, torch.Tensor) for v in (*arrays, *weights.values()))  # it is differentiated
+        tensors = {k: tensor_of(v) for k, v in (weights | stored).items()}
+        args, options = arguments.filled(tuple(map(tensor_of, arrays)))
+        with one_thread(), nullcontext() if free else torch.no_grad():
             outputs = torch.func.functional_call(twin(training), tensors, args, options)
+        if free:
+            return tuple(arrays_in(outputs)), stored
         if training:
             own = {k: np.asarray(v) for k, v in weights.items()}
             if any(not np.array_equal(from_torch(tensors[k]), v, equal_nan=True) for k, v in own.items()):
@@ -200,12 +204,6 @@ def _of_torch(part: Any, modes: Modes) -> Made:
         return found, {k: from_torch(tensors[k]) for k in stored}
 
     return parameters, statistics, apply
-
-
-def _tensor(array: np.ndarray) -> Any:
-    import torch
-
-    return torch_tensor(array) if floating(array) else torch.tensor(np.asarray(array))
 
 
 def _tensors(args: tuple, kwargs: dict, model: Any) -> tuple[tuple, dict]:

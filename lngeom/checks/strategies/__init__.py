@@ -19,9 +19,10 @@ Numbers are dyadic fractions of modest size, exact in float32 too. Sizes are int
 """
 
 from lngeom.checks.strategies.models import families, normalizers, points, problems, transformations
-from lngeom.checks.strategies.numbers import data_sets, layer_inputs, matrices, scales
+from lngeom.checks.strategies.numbers import breaking_inputs, data_sets, layer_inputs, matrices, scales
 
 __all__ = [
+    "breaking_inputs",
     "data_sets",
     "families",
     "layer_inputs",

@@ -4,6 +4,7 @@ Strategies that are drawn from again and again are made once: hypothesis checks 
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -165,3 +166,69 @@ def layer_inputs(
     a[np.ptp(a, axis=1) < 0.5, -1] += 1.0
     factor, shift = (v if isinstance(v, float | int) else draw(v) for v in (scale, offset))
     return array(a * factor + shift, dtype)
+
+
+BREAKING = ("constant rows", "one unit", "tiny variance", "large offset", "masked")
+"""Kinds of inputs at which derivatives of norms break."""
+
+
+@st.composite
+def breaking_inputs(
+    draw: st.DrawFn,
+    *,
+    kinds: Sequence[str] = BREAKING,
+    rows: Size = st.integers(1, 4),
+    width: Size = st.integers(2, 8),
+    dtype: jax.typing.DTypeLike | None = None,
+) -> Float[Array, "N H"]:
+    r"""Summed inputs a [N H] at which derivatives of norms break, though outputs may be right.
+
+    "constant rows": some rows have equal values, σ = 0, where √ has no derivative. "one unit": H = 1, whatever the
+    width. "tiny variance": σ between 2⁻³⁰ and 2⁻⁸, near √ε. "large offset": a mean of 2⁸ to 2¹² at σ of about 1, which
+    loses digits in sums of squares. "masked": the last entries of rows are zero, and so are some whole rows, as by
+    padding.
+
+    Args:
+        draw: supplied by hypothesis.
+        kinds: which of these may be drawn; it shrinks to the first.
+        rows: N.
+        width: H, at least 2.
+        dtype: floating point type; JAX's default where None.
+
+    Returns:
+        a.
+
+    Raises:
+        ValueError: if there is no such kind, or the width is less than 2.
+
+    Example:
+        >>> from hypothesis import find
+        >>> import jax, jax.numpy as jnp
+        >>> def norm(a):
+        ...     return a / (jnp.linalg.norm(a, axis=-1, keepdims=True) + 1e-6)
+        >>> def breaks(a):
+        ...     return not jnp.all(jnp.isfinite(jax.jacobian(norm)(a)))
+        >>> find(breaking_inputs(), breaks).tolist()
+        [[0.0, 0.0]]
+    """
+    if unknown := sorted({*kinds} - {*BREAKING}) or not kinds:
+        raise ValueError(f"kinds must be some of {', '.join(BREAKING)}; got {unknown if kinds else 'none'}")
+    kind, N, H = draw(st.sampled_from(list(kinds))), draw(sizes(rows)), draw(sizes(width))
+    if H < 2:
+        raise ValueError(f"width must be at least 2, and 'one unit' among kinds for inputs of one unit; got {H}")
+    a = draw(grids(st.just(N), st.just(1 if kind == "one unit" else H), 4))
+    if kind not in {"one unit", "constant rows"}:
+        a[np.ptp(a, axis=1) < 0.5, 0] += 1.0
+    chosen = np.array(draw(st.lists(st.booleans(), min_size=N, max_size=N)))
+    match kind:
+        case "constant rows":
+            chosen[0] = True
+            a[chosen] = a[chosen, :1]
+        case "tiny variance":
+            a *= 2.0 ** -draw(st.integers(8, 30))
+        case "large offset":
+            a += 2.0 ** draw(st.integers(8, 12))
+        case "masked":
+            a[:, draw(st.integers(1, H - 1)) :] = 0.0
+            a[chosen] = 0.0
+    return array(a, dtype)

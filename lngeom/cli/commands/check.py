@@ -30,17 +30,24 @@ def run(
     derivatives: Annotated[
         bool, typer.Option("--derivatives", help="Check its derivatives in place of its invariances, in all modes.")
     ] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="With --derivatives, also as torch.compile makes a layer of torch.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     from lngeom.checks import check_derivatives, check_invariances
 
     programs.keep_programs()
     options = {"kind": kind, "units": units, "positions": positions}
+    if compiled and not derivatives:
+        fail("--compiled is about derivatives: give --derivatives too")
     if derivatives:
         if like:
             fail("--like is about invariances, and --derivatives has no row: give one of them")
         with refusing(ValueError):
-            found = check_derivatives(layer, dtype=dtype, training=not evaluation, seed=seed, **options)
+            found = check_derivatives(
+                layer, dtype=dtype, training=not evaluation, seed=seed, compiled=compiled, **options
+            )
         if not found.checked:
             fail(f"no derivative of {found.layer} could be checked: {found.results[0].note}")
         sys.stdout.write(f"{found.to_text(width(), code=counterexamples)}\n")
