@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
-from lngeom.transformers.rewrite.configs import DEFAULTS, IGNORED, NOT_NULL, READ, Alias, Derived, Maybe, matches
+from lngeom.transformers.rewrite.configs import IGNORED, READ, matches
+from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
 from lngeom.transformers.rewrite.layouts import describe
 
 from tests.rewrite.test_checkpoints import lngeom
