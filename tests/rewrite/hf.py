@@ -58,7 +58,8 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe")
 
 
 def model_class(kind: str):
@@ -105,7 +106,7 @@ def all_outputs(
     import torch
     from transformers.activations import ACT2FN
 
-    options = {"experts_implementation": "eager"} if kind == "mixtral" else {}
+    options = {"experts_implementation": "eager"} if kind in MIXTURES else {}
     with float64() if dtype == "float64" else contextlib.nullcontext():
         model, report = named_class(kind, name).from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True, **options

@@ -180,7 +180,9 @@ def test_the_table_is_that_of_the_package(kind):
         elif name in fields and name != "rope_parameters":
             default = None if isinstance(entry, Derived) else entry.default if isinstance(entry, Maybe) else entry
             assert fields[name].default == default, name
-    assert made.default_theta == DEFAULTS[kind].get("rope_theta", DEFAULTS[kind].get("rotary_emb_base", 10000.0))
+    base = DEFAULTS[kind].get("rope_theta", DEFAULTS[kind].get("rotary_emb_base", 10000.0))
+    local = {"global": base, "local": DEFAULTS[kind].get("rope_local_base_freq")}
+    assert made.default_theta == (local if isinstance(made.default_theta, dict) else base)
     unread = [name for name in fields if name not in DEFAULTS[kind] and not matches(name, IGNORED)]
     assert not unread
 

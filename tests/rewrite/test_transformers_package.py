@@ -16,7 +16,15 @@ TOKENS = np.random.default_rng(3).integers(2, 23, (5, 9))
 PLAIN = [do.Untie(), do.FoldNorms(), do.Rotate(seed=0)]
 STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     **{kind: [*PLAIN, do.Balance()] for kind in ("llama", "mistral", "qwen2", "qwen3")},
-    "gemma": [*PLAIN, do.Balance()],
+    **{kind: [*PLAIN, do.Balance()] for kind in ("smollm3", "seed_oss", "helium", "ernie4_5", "phi3", "glm", "gemma")},
+    **{kind: [do.Untie(), do.FoldNorms(), do.Balance()] for kind in ("gemma3_text", "glm4", "olmo3")},
+    **{kind: [*PLAIN, do.Balance(), do.CentreRouter()] for kind in ("olmoe", "qwen3_moe")},
+    "stablelm": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.Balance()],
+    "arcee": [*PLAIN, do.Balance()],
+    "nemotron": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.Balance()],
+    "starcoder2": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias()],
+    "phi": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.MergeParallelBias()],
+    "persimmon": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.Balance()],
     "gemma2": [do.Untie(), do.FoldNorms(), do.Balance()],
     "olmo": [do.CentreWriters(), do.Rotate(seed=0), do.Balance()],
     "olmo2": [do.FoldNorms(), do.Balance()],

@@ -11,6 +11,7 @@ from lngeom.transformers.rewrite.layouts import describe
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = {**SMALL, "num_key_value_heads": 2}
+WINDOWS = ["sliding_attention", "full_attention"]
 GPT = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12, "n_inner": 20}
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -31,6 +32,40 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "olmo": {**GROUPED, "tie_word_embeddings": False},
     "olmo2": {**GROUPED, "tie_word_embeddings": False},
     "mixtral": {**GROUPED, "tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gemma3_text": {
+        **GROUPED,
+        "head_dim": 4,
+        "query_pre_attn_scalar": 4,
+        "sliding_window": 3,
+        "sliding_window_pattern": 2,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+    },
+    "olmo3": {**GROUPED, "tie_word_embeddings": False, "sliding_window": 3, "layer_types": WINDOWS},
+    "smollm3": {**GROUPED, "pad_token_id": 0, "tie_word_embeddings": False, "no_rope_layer_interval": 2},
+    "seed_oss": {**GROUPED, "tie_word_embeddings": False, "head_dim": 4},
+    "helium": {**GROUPED, "tie_word_embeddings": False, "head_dim": 4},
+    "ernie4_5": {**GROUPED, "tie_word_embeddings": False, "head_dim": 4, "use_bias": True},
+    "phi3": {**GROUPED, "pad_token_id": 0, "tie_word_embeddings": False},
+    "glm": {**GROUPED, "pad_token_id": 0, "tie_word_embeddings": False, "head_dim": 4},
+    "glm4": {**GROUPED, "pad_token_id": 0, "tie_word_embeddings": False, "head_dim": 4},
+    "stablelm": {**GROUPED, "tie_word_embeddings": False, "partial_rotary_factor": 0.5},
+    "olmoe": {**GROUPED, "tie_word_embeddings": False, "num_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        **GROUPED,
+        "tie_word_embeddings": False,
+        "head_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12,
+        "mlp_only_layers": [0],
+    },
+    "arcee": {**GROUPED, "tie_word_embeddings": False},
+    "nemotron": {**GROUPED, "tie_word_embeddings": False},
+    "starcoder2": {**GROUPED, "tie_word_embeddings": False, "sliding_window": 3},
+    "phi": {**GROUPED, "tie_word_embeddings": False},
+    "persimmon": {**SMALL, "tie_word_embeddings": False},
     "gpt2": {**GPT, "activation_function": "gelu_new"},
     "gpt_neox": {
         **SMALL,
@@ -52,6 +87,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 """Options of each family; others have their defaults."""
 
+WIDTHS = {"bloom": 64}
 POSITIONS = {"gpt2": 12, "opt": 14, "bert": 12}
 
 
@@ -82,8 +118,9 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
         shapes[table.weight] = (rows, d)
     for block in stack.blocks:
         a = block.attention
-        networks = getattr(block.feed_forward, "experts", (block.feed_forward,))
-        inner = 64 if kind == "bloom" else 20
+        mixed = hasattr(block.feed_forward, "experts")
+        networks = block.feed_forward.experts if mixed else (block.feed_forward,)
+        inner = CONFIGS[kind].get("moe_intermediate_size" if mixed else "", WIDTHS.get(kind, 20))
         sizes: list[tuple[Linear, int, int]] = [
             (a.query, a.heads * a.query_width, d),
             (a.key, a.kv_heads * a.query_width, d),
@@ -93,16 +130,18 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
         for network in networks:
             sizes += [(network.up, inner, d), (network.down, d, inner)]
             sizes += [(network.gate, inner, d)] if network.gate else []
-        if len(networks) > 1:
+        if mixed:
             sizes.append((block.feed_forward.router, len(networks), d))
         for linear, out, into in sizes:
-            out = 3 * out if linear.rows is not None else out
+            if linear.rows is not None:
+                fused = [other.rows.indices() for other, _, _ in sizes if other.weight == linear.weight]
+                out = 1 + int(np.concatenate(fused).max())
             shapes[linear.weight] = (out, into) if linear.layout == "oi" else (into, out)
             if linear.bias:
                 shapes[linear.bias] = (out,)
         for norm, heads in ((a.query_norm, a.heads), (a.key_norm, a.kv_heads)):
-            if norm is not None:
-                shapes[norm.gain] = (a.query_width * (heads if a.norm_over == "all" else 1),)
+            for name in filter(None, (norm.gain, norm.bias) if norm is not None else ()):
+                shapes[name] = (a.query_width * (heads if a.norm_over == "all" else 1),)
     head = stack.head
     if not stack.tied:
         shapes[head.linear.weight] = (23, d)

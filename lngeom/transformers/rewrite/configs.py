@@ -62,8 +62,8 @@ FROM_ZERO = (
 UP_TO_ONE = ("initializer_range", "*dropout", "*dropout_prob", "*pdrop")
 """Numbers that must be at most one."""
 
-PADDED = tuple(kind for kind in DEFAULTS if kind not in {"gpt2", "gpt_neox", "gptj", "bloom"})
-"""Families whose tables of tokens have the row `pad_token_id`."""
+UNPADDED = ("gpt2", "gpt_neox", "gptj", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "falcon", "mpt")
+"""Families whose tables of tokens have no row for padding. In those of others `pad_token_id` must be a row."""
 
 READ = (
     *("is_causal", "attention_chunk_size"),  # masking_utils.py
@@ -100,9 +100,20 @@ IGNORED = (
     *("max_sequence_length", "is_llama_config", "rope_interleaved"),  # LLaMA 1, SmolLM
     *("sliding_window_size", "hidden_activation", "hidden_act"),  # Gemma's files; a table says which is read
     *("rope_theta", "partial_rotary_factor", "is_decoder", "scale_attn_weights"),  # a table says who reads them
-    *("unsloth_*", "transformers.js_config", "use_mrope", "model_max_length", "tokenizer_model_max_length"),
+    *("attn_logit_softcapping",),  # Gemma 3 has it, and does not use it
+    *(
+        "_sliding_window_pattern",
+        "unsloth_*",
+        "transformers.js_config",
+        "use_mrope",
+        "model_max_length",
+        "tokenizer_model_max_length",
+    ),
 )
 """Options without effect on the function in use. What a family's table names is read nevertheless."""
+
+ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
+"""Names of the option with the activation; a family has one of them."""
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -157,7 +168,7 @@ class Options:
                     for each in value if name == "eos_token_id" and isinstance(value, list) else [value]:
                         _checked(name, each, TYPED[pattern])
         padding, rows = config.get("pad_token_id"), self._values["vocab_size"]
-        if kind in PADDED and padding is not None and not -rows <= padding < rows:
+        if kind not in UNPADDED and padding is not None and not -rows <= padding < rows:
             raise ValueError(f"option 'pad_token_id' = {padding} is no row of the {rows} that 'vocab_size' says")
 
     def get(self, name: str) -> Any:
@@ -181,12 +192,13 @@ class Options:
         if (found := self.get(name)) not in allowed:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(map(repr, allowed))})")
 
-    def activation(self, name: str) -> Any:
+    def activation(self) -> Any:
         """The activation.
 
         Raises:
             ValueError: if its name is unknown.
         """
+        name = next(name for name in ACTIVATION if name in self._values)
         found = self.get(name)
         if found not in ACTIVATIONS:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(ACTIVATIONS)})")
@@ -215,7 +227,7 @@ class Options:
                 if value is not True and self.kind != "bert":
                     raise ValueError(f"option 'is_causal' is not covered: {'null' if value is None else repr(value)}")
                 continue
-            if name in READ and value is not None:
+            if name in READ and name not in self._table and value is not None:
                 quantized = name in {"quantization_config", "compression_config"}
                 remedy = "a quantized checkpoint cannot be rewritten: rewrite first, quantize afterwards"
                 raise ValueError(f"option {name!r} is not covered" + (f": {remedy}" if quantized else f": {value!r}"))
@@ -282,7 +294,7 @@ LARGEST_ANGLE = 1e3
 """Radians a position. Published models turn by 1 at most."""
 
 
-def rotary(options: Options, width: int, **form: Any) -> Rotary:
+def rotary(options: Options, width: int, *, partial: bool = False, **form: Any) -> Rotary:
     """Rotary positions of a config.
 
     `rope_scaling`, where it is not empty, replaces `rope_parameters`. The base and the part of the coordinates that
@@ -291,6 +303,7 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
     Args:
         options: the config.
         width: width of a head.
+        partial: whether the family may turn a part of the coordinates.
         **form: further fields of `Rotary`.
 
     Returns:
@@ -300,12 +313,62 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
         ValueError: naming a scheme that is not covered, or a value that is missing.
     """
     found = dict(options.get("rope_scaling") or options.get("rope_parameters") or {})
-    part_name = "rotary_pct" if options.kind == "gpt_neox" else "partial_rotary_factor"
-    base = _number(found, "rope_theta", options.first("rope_theta", "rotary_emb_base"))
-    share = _number(found, "partial_rotary_factor", options.get(part_name))
+    base = options.first("rope_theta", "rotary_emb_base")
+    return _turning(options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial, **form)
+
+
+def rotary_by_layer(options: Options, width: int, kind: str) -> Rotary:
+    """Rotary positions of one kind of layers, where the config has them apart.
+
+    `rope_parameters` has an object for each kind. `rope_scaling` is for full attention, and so is `rope_theta`.
+
+    Args:
+        options: the config.
+        width: width of a head.
+        kind: "full_attention" or "sliding_attention".
+
+    Returns:
+        The description.
+
+    Raises:
+        ValueError: as `rotary`.
+    """
+    apart = options.get("rope_parameters") or {}
+    for name, value in apart.items():
+        if name not in ("full_attention", "sliding_attention") or not isinstance(value, dict | None):
+            raise ValueError(
+                f"option 'rope_parameters' must have an object for full_attention and one for sliding_attention; it "
+                f"has {name!r} = {value!r}"
+            )
+    found = dict(apart.get(kind) or {})
+    if kind == "full_attention":
+        found = {**found, **(options.get("rope_scaling") or {})}
+        if options.get("rope_scaling") and not apart:
+            found = {"rope_type": "default"} | found
+        base = options.get("rope_theta")
+    else:
+        base = options.first("rope_local_base_freq") or DEFAULTS[options.kind]["rope_theta"]
+    return _turning(options, found, width, base, 1.0, False)
+
+
+def _turning(
+    options: Options, found: dict[str, Any], width: int, base: float, share: float, partial: bool, **form: Any
+) -> Rotary:
+    """Rotary positions from the object that describes them, which is used up.
+
+    Args:
+        options: the config.
+        found: the object.
+        width: width of a head.
+        base: where the object has none.
+        share: part of the coordinates that turn, where the object does not say.
+        partial: whether it may be less than 1.
+        **form: further fields of `Rotary`.
+    """
+    base, share = _number(found, "rope_theta", base), _number(found, "partial_rotary_factor", share)
     kind = found.pop("type", "default")
     kind = found.pop("rope_type", kind)
-    if options.kind != "gpt_neox" and share != 1:
+    if not partial and share != 1:
         raise ValueError(f"option 'partial_rotary_factor' = {share!r} is not covered (covered: 1)")
     coordinates = int(width * share)
     if not 0 <= coordinates <= width or coordinates % 2:
@@ -319,6 +382,7 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
     elif kind == "llama3":
         factor, low, high = (_number(found, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
         length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
+        length = options.first("original_max_position_embeddings") or length
         if high <= low:
             raise ValueError(f"rotary option 'high_freq_factor' must be above 'low_freq_factor'; got {high} and {low}")
         angles = [_llama3(a, factor, low, high, length) for a in angles]

@@ -4,7 +4,7 @@ One function a family. Roles are stated here for each family; the same name has 
 a config is read, known to be without effect on the function, or refused by name.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,17 +13,20 @@ from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.layouts import encoders, gpt, llama
 from lngeom.transformers.rewrite.layouts.encoders import BERT_BIASES as BERT_BIASES
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
+from lngeom.transformers.rewrite.layouts.shared import sizes
 
 RMS_MARK = "lngeom_rms_"
 """What `model_type` begins with where RMSNorms stand in place of the family's LayerNorms. No other library knows it."""
 
-FAMILIES: dict[str, Callable[[Options], Stack]] = {
-    f.__name__: f
-    for f in (
-        *(llama.llama, llama.mistral, llama.qwen2, llama.qwen3, llama.gemma, llama.gemma2, llama.olmo, llama.olmo2),
-        *(llama.mixtral, gpt.gpt2, gpt.gpt_neox, gpt.gptj, gpt.opt, encoders.bert, gpt.bloom),
-    )
-}
+_AFTER_LLAMA = (
+    *(llama.llama, llama.mistral, llama.qwen2, llama.qwen3, llama.gemma, llama.gemma2, llama.gemma3_text, llama.olmo),
+    *(llama.olmo2, llama.olmo3, llama.smollm3, llama.seed_oss, llama.helium, llama.ernie4_5, llama.phi3, llama.glm),
+    *(llama.glm4, llama.stablelm, llama.mixtral, llama.olmoe, llama.qwen3_moe, llama.arcee, llama.nemotron),
+    *(llama.starcoder2, llama.phi, llama.persimmon),
+)
+_AFTER_GPT = (gpt.gpt2, gpt.gpt_neox, gpt.gptj, gpt.opt, gpt.bloom)
+
+FAMILIES: dict[str, Callable[[Options], Stack]] = {f.__name__: f for f in (*_AFTER_LLAMA, *_AFTER_GPT, encoders.bert)}
 """Families by `model_type`."""
 
 BUFFERS = (
@@ -108,7 +111,7 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     Raises:
         ValueError: naming an option and an array that differ.
     """
-    d, head = options.first("hidden_size", "n_embd"), stack.head.linear
+    d, head = sizes(options)[0], stack.head.linear
     positions, inner = ("max_position_embeddings", "n_positions"), ("intermediate_size", "n_inner", "ffn_dim")
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
     wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
@@ -120,10 +123,13 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
         wanted.append((name, 0, options.get("vocab_size"), "vocab_size"))
     for block in stack.blocks:
         branch = block.feed_forward
-        for network in branch.experts if isinstance(branch, Mixture) else (branch,):
-            size = options.first(*inner)
-            axis = 0 if network.up.layout == "oi" else 1
-            wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
+        mixed = isinstance(branch, Mixture)
+        size = options.first(*(("moe_intermediate_size",) if mixed else ()), *inner)
+        for network in branch.experts if mixed else (branch,):
+            if network.up.rows is None:
+                axis = 0 if network.up.layout == "oi" else 1
+                wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
+    wanted += [(name, axis, rows, "rows of the parts of a matrix") for name, axis, rows in _fused(stack)]
     for side in stack.side if options.kind == "bert" else ():
         wanted.append((side.weight, 0, d, "the width of the stream"))
     for site in stack.linears:
@@ -136,6 +142,17 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
                 f"{name!r} has shape {tuple(weights[name].shape)}, and config.json says {size} ({what}, axis {axis}): "
                 "the config is that of another model, or lacks an option"
             )
+
+
+def _fused(stack: Stack) -> Iterator[tuple[str, int, int]]:
+    """Matrices of which parts take rows: name, axis of the outputs, rows that the parts take together."""
+    taken: dict[str, tuple[int, int]] = {}
+    for site in stack.linears:
+        part: Linear = site.part
+        if part.rows is not None:
+            axis, rows = 0 if part.layout == "oi" else 1, part.rows.length * part.rows.count
+            taken[part.weight] = axis, taken.get(part.weight, (axis, 0))[1] + rows
+    yield from ((name, axis, rows) for name, (axis, rows) in taken.items())
 
 
 def with_rms(stack: Stack) -> Stack:

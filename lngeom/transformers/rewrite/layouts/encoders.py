@@ -17,7 +17,7 @@ def bert(options: Options) -> Stack:
     options.only("position_embedding_type", "absolute")
     options.only("add_cross_attention", False)
     options.only("is_decoder", False)
-    activation = options.activation("hidden_act")
+    activation = options.activation()
     norm = layer_norm(options, "layer_norm_eps")
     blocks = []
     for i in range(layers):

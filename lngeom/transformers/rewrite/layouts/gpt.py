@@ -22,7 +22,7 @@ def gpt2(options: Options) -> Stack:
     options.only("add_cross_attention", False)
     options.only("scale_attn_weights", True)
     d, n, layers = sizes(options)
-    activation = options.activation("activation_function")
+    activation = options.activation()
     norm, at = layer_norm(options, "layer_norm_epsilon"), base_prefix(options, "transformer.", "wte.weight")
     blocks = []
     for i in range(layers):
@@ -47,8 +47,8 @@ def gpt_neox(options: Options) -> Stack:
     d, n, layers = sizes(options)
     width, parallel = d // n, options.get("use_parallel_residual")
     options.only("attention_bias", True)
-    turn = rotary(options, width)
-    activation = options.activation("hidden_act")
+    turn = rotary(options, width, partial=True)
+    activation = options.activation()
     norm, at = layer_norm(options, "layer_norm_eps"), base_prefix(options, "gpt_neox.", "embed_in.weight")
     blocks = []
     for i in range(layers):
@@ -74,7 +74,7 @@ def gptj(options: Options) -> Stack:
         raise ValueError(f"option 'rotary_dim' must be even and at most {d // n}, the width of a head; got {turned}")
     options.only("rotary", True)
     turn = Rotary(tuple(10000.0 ** (-2 * i / turned) for i in range(turned // 2)), pairing="adjacent")
-    activation = options.activation("activation_function")
+    activation = options.activation()
     norm, at = layer_norm(options, "layer_norm_epsilon"), base_prefix(options, "transformer.", "wte.weight")
     blocks = []
     for i in range(layers):
@@ -99,7 +99,7 @@ def opt(options: Options) -> Stack:
     ):
         options.only(option, value)
     options.only("word_embed_proj_dim", None, d)
-    activation = options.activation("activation_function")
+    activation = options.activation()
     at = "model.decoder." if "model.decoder.embed_positions.weight" in options.names else "decoder."
 
     def norm(name: str) -> Norm:
