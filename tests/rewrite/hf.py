@@ -58,14 +58,16 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
+ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
+CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
 MIXTURES = ("mixtral", "olmoe", "qwen3_moe")
 
 
 def model_class(kind: str):
     transformers = package()
     config = transformers.AutoConfig.for_model(kind)
-    return getattr(transformers, CLASSES.get(kind, type(config).__name__.replace("Config", "ForCausalLM")))
+    ending = "ForMaskedLM" if kind in ENCODERS else "ForCausalLM"
+    return getattr(transformers, CLASSES.get(kind, type(config).__name__.replace("Config", ending)))
 
 
 def named_class(kind: str, name: str | None):

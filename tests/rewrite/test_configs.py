@@ -192,9 +192,10 @@ def test_the_table_is_that_of_the_package(kind):
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_each_option_left_out_has_the_package_s_default(kind):
     made = configuration(kind)
-    full = made().to_dict()
+    needed = {"embedding_size": 256} if kind == "electra" else {}  # its default is refused
+    full = made(**needed).to_dict()
     reference = described(kind, full)
-    for name in set(full) - {"model_type"}:
+    for name in set(full) - {"model_type", *needed}:
         assert described(kind, {k: v for k, v in full.items() if k != name}) == reference, name
 
 
@@ -284,9 +285,10 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
         for value in OTHER[entry.kind if isinstance(entry, Maybe | Derived) else type(entry)]:
             extra = {"use_sliding_window": True, "sliding_window": 2} if name == "layer_types" else {}
             folder = tmp_path / f"{name}-{read}-{len(refused)}"
+            tokens = TOKENS if name != "pad_token_id" else np.where(value == TOKENS, value + 1, TOKENS)
             try:
                 hf.save_random(kind, {**CONFIGS[kind], **extra, name: value}, folder)
-                theirs = hf.logits(kind, folder, TOKENS)
+                theirs = hf.logits(kind, folder, tokens)
             except Exception:  # the package refuses it
                 continue
             config = json.loads((folder / "config.json").read_text())  # as it was given, not as it was normalized
@@ -294,7 +296,7 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
             given = {k: v for k, v in config.items() if k not in dropped} | {**CONFIGS[kind], **extra, name: value}
             (folder / "config.json").write_text(json.dumps(given))
             try:
-                found = outputs(*rw.load(folder), TOKENS)
+                found = outputs(*rw.load(folder), tokens)
             except ValueError as error:
                 refused.append(f"{name} = {value}: {error}")
                 continue

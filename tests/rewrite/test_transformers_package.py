@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (5, 9))
 PLAIN = [do.Untie(), do.FoldNorms(), do.Rotate(seed=0)]
+ENCODER = [do.Untie(), do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()]
 STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     **{kind: [*PLAIN, do.Balance()] for kind in ("llama", "mistral", "qwen2", "qwen3")},
     **{kind: [*PLAIN, do.Balance()] for kind in ("smollm3", "seed_oss", "helium", "ernie4_5", "phi3", "glm", "gemma")},
@@ -31,8 +32,14 @@ STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     "mixtral": [*PLAIN, do.Balance(), do.CentreRouter()],
     "gpt2": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.DropKeyBias()],
     "gpt_neox": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeParallelBias()],
+    "codegen": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
+    "gpt_bigcode": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias()],
+    "gpt_neo": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
+    "falcon": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.MergeParallelBias()],
+    "mpt": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
     "gptj": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
     "opt": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.Balance(), do.DropKeyBias()],
+    **dict.fromkeys(("ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"), ENCODER),
     "bert": [do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()],
     "bloom": [do.Untie(), do.FoldNorms(), do.MergeValueBias(), do.DropKeyBias()],
 }
@@ -63,7 +70,22 @@ VARIANTS = [
     ("llama", {"tie_word_embeddings": True, "mlp_bias": True, "head_dim": 6}),
     ("qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, "layer_types": None}),
     ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "relu"}),
+    ("roberta", {"pad_token_id": 0}),
+    ("electra", {"tie_word_embeddings": False, "hidden_act": "relu"}),
     ("bloom", {"n_head": 2, "hidden_size": 16}),
+    ("phi", {"qk_layernorm": True}),
+    ("persimmon", {"qk_layernorm": False}),
+    ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True}),
+    ("phi3", {"partial_rotary_factor": 0.5, "sliding_window": 3}),
+    ("gemma3_text", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    ("olmo3", {"rope_theta": 100.0}),
+    ("smollm3", {"use_sliding_window": True, "sliding_window": 3}),
+    ("qwen3_moe", {"norm_topk_prob": True, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 3}),
+    ("gpt_bigcode", {"multi_query": False}),
+    ("falcon", {"num_ln_in_parallel_attn": 1}),
+    ("falcon", {"new_decoder_architecture": False, "multi_query": True}),
+    ("falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "num_kv_heads": 4}),
+    ("mpt", {"attn_config": {"softmax_scale": 0.7, "alibi": False}}),
     ("opt", {"tie_word_embeddings": False, "activation_function": "gelu"}),
 ]
 

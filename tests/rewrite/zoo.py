@@ -11,6 +11,7 @@ from lngeom.transformers.rewrite.layouts import describe
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = {**SMALL, "num_key_value_heads": 2}
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 WINDOWS = ["sliding_attention", "full_attention"]
 GPT = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12, "n_inner": 20}
 
@@ -73,6 +74,28 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
     "gptj": {**GPT, "rotary_dim": 2, "tie_word_embeddings": False},
+    "codegen": {**GPT, "rotary_dim": 2, "tie_word_embeddings": False},
+    "gpt_bigcode": {**GPT},
+    "gpt_neo": {
+        **{name: value for name, value in SMALL.items() if not name.startswith("num")},
+        "num_layers": 2,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 3,
+        "max_position_embeddings": 12,
+    },
+    "falcon": {
+        "vocab_size": 23,
+        "hidden_size": 16,
+        "ffn_hidden_size": 20,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_kv_heads": 2,
+        "new_decoder_architecture": True,
+        "tie_word_embeddings": False,
+        "bias": True,
+    },
+    "mpt": {"vocab_size": 23, "d_model": 16, "n_layers": 2, "n_heads": 4, "max_seq_len": 12},
     "opt": {
         "vocab_size": 23,
         "hidden_size": 16,
@@ -83,12 +106,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 12,
     },
     "bert": {**SMALL, "max_position_embeddings": 12, "type_vocab_size": 2},
+    "ernie": {**SMALL, "max_position_embeddings": 12, "type_vocab_size": 2},
+    **{kind: {**SMALL, "max_position_embeddings": 12, "type_vocab_size": 2} for kind in ROBERTAS},
+    "electra": {**SMALL, "embedding_size": 16, "max_position_embeddings": 12, "type_vocab_size": 2},
+    "distilbert": {
+        "vocab_size": 23,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 20,
+        "max_position_embeddings": 12,
+    },
     "bloom": {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4},
 }
 """Options of each family; others have their defaults."""
 
-WIDTHS = {"bloom": 64}
-POSITIONS = {"gpt2": 12, "opt": 14, "bert": 12}
+WIDTHS = {"bloom": 64, "mpt": 64}
+POSITIONS = {
+    "gpt2": 12,
+    "gpt_bigcode": 12,
+    "gpt_neo": 12,
+    "opt": 14,
+    **dict.fromkeys(("bert", "ernie", *ROBERTAS, "electra", "distilbert"), 12),
+}
 
 
 def stack_of(kind: str, **options: Any) -> Stack:

@@ -100,7 +100,10 @@ IGNORED = (
     *("max_sequence_length", "is_llama_config", "rope_interleaved"),  # LLaMA 1, SmolLM
     *("sliding_window_size", "hidden_activation", "hidden_act"),  # Gemma's files; a table says which is read
     *("rope_theta", "partial_rotary_factor", "is_decoder", "scale_attn_weights"),  # a table says who reads them
-    *("attn_logit_softcapping",),  # Gemma 3 has it, and does not use it
+    *("attn_logit_softcapping", "num_key_value_heads"),  # Gemma 3 and StarCoder 1 have them, and do not use them
+    *("emb_pdrop", "embedding_fraction", "expansion_ratio", "init_device", "learned_pos_emb", "no_bias", "norm_type"),
+    *("logit_scale", "verbose"),  # MPT; a table says who reads the scale
+    *("scale_attention_softmax_in_fp32", "sinusoidal_pos_embds", "task_type_vocab_size"),
     *(
         "_sliding_window_pattern",
         "unsloth_*",

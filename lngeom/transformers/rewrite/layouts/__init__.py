@@ -11,7 +11,7 @@ from typing import Any
 from lngeom.transformers.description import Linear, Mixture, Stack, exchange_norms
 from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.layouts import encoders, gpt, llama
-from lngeom.transformers.rewrite.layouts.encoders import BERT_BIASES as BERT_BIASES
+from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
 
@@ -24,9 +24,25 @@ _AFTER_LLAMA = (
     *(llama.glm4, llama.stablelm, llama.mixtral, llama.olmoe, llama.qwen3_moe, llama.arcee, llama.nemotron),
     *(llama.starcoder2, llama.phi, llama.persimmon),
 )
-_AFTER_GPT = (gpt.gpt2, gpt.gpt_neox, gpt.gptj, gpt.opt, gpt.bloom)
+_AFTER_GPT = (
+    gpt.gpt2,
+    gpt.gpt_neox,
+    gpt.gptj,
+    gpt.opt,
+    gpt.bloom,
+    gpt.codegen,
+    gpt.gpt_bigcode,
+    gpt.gpt_neo,
+    gpt.falcon,
+    gpt.mpt,
+)
 
-FAMILIES: dict[str, Callable[[Options], Stack]] = {f.__name__: f for f in (*_AFTER_LLAMA, *_AFTER_GPT, encoders.bert)}
+_ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert)
+
+FAMILIES: dict[str, Callable[[Options], Stack]] = {
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_AFTER_GPT, *_ENCODERS)},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
+}
 """Families by `model_type`."""
 
 BUFFERS = (
@@ -41,8 +57,11 @@ SIDE = (
 )
 """Linear maps beside the head: each reads what the head reads."""
 
-BERT_SIDE, BERT_BEHIND = "bert.pooler.dense", "cls.seq_relationship.*"
-"""What reads the same as the layer before BERT's head; and what only that is read by."""
+BERT_BEHIND = "cls.seq_relationship.*"
+"""What only BERT's pooler is read by."""
+
+BEFORE_POSITIONS = ("opt",)
+"""Families whose table of positions has rows before the first position that the config does not count."""
 
 
 def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
@@ -51,7 +70,7 @@ def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
     Raises:
         ValueError: naming a bias that the package would start at zero.
     """
-    candidates = (BERT_SIDE,) if kind == "bert" else SIDE
+    candidates = (POOLERS[kind],) if kind in POOLERS else SIDE
     found = [name for name in candidates if f"{name}.weight" in names]
     if lacking := [name for name in found if name != "score" and f"{name}.bias" not in names]:
         raise ValueError(f"the folder lacks '{lacking[0]}.bias', and holds '{lacking[0]}.weight'")
@@ -60,12 +79,13 @@ def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
 
 def behind(kind: str) -> tuple[str, ...]:
     """Patterns of arrays that the function of the described maps does not depend on."""
-    return (*BUFFERS, BERT_BEHIND) if kind == "bert" else BUFFERS
+    return (*BUFFERS, BERT_BEHIND) if kind in {"bert", "ernie"} else BUFFERS
 
 
 def second_names(stack: Stack) -> dict[str, str]:
     """Second names of arrays, as the files of a family may hold them, with the first."""
-    found = {BERT_BIASES[1]: BERT_BIASES[0]} if stack.head.linear.bias == BERT_BIASES[0] else {}
+    bias = stack.head.linear.bias
+    found = {HEAD_BIASES[bias]: bias} if bias in HEAD_BIASES else {}
     return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
 
 
@@ -112,12 +132,15 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
         ValueError: naming an option and an array that differ.
     """
     d, head = sizes(options)[0], stack.head.linear
-    positions, inner = ("max_position_embeddings", "n_positions"), ("intermediate_size", "n_inner", "ffn_dim")
+    positions, inner = (
+        ("max_position_embeddings", "n_positions"),
+        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
+    )
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
     wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
     for table in stack.tables:
-        option = rows[table.index]
-        wanted.append((table.weight, 0, options.first(*option) + table.offset, " or ".join(option)))
+        option, before = rows[table.index], table.offset if options.kind in BEFORE_POSITIONS else 0
+        wanted.append((table.weight, 0, options.first(*option) + before, " or ".join(option)))
     spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
     for name in filter(None, (head.weight, head.bias, *spare)):
         wanted.append((name, 0, options.get("vocab_size"), "vocab_size"))
@@ -130,7 +153,7 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
                 axis = 0 if network.up.layout == "oi" else 1
                 wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
     wanted += [(name, axis, rows, "rows of the parts of a matrix") for name, axis, rows in _fused(stack)]
-    for side in stack.side if options.kind == "bert" else ():
+    for side in stack.side if options.kind in POOLERS else ():
         wanted.append((side.weight, 0, d, "the width of the stream"))
     for site in stack.linears:
         for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
