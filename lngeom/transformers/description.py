@@ -280,6 +280,8 @@ class Mixture(Part):
         scores: "softmax" or "sigmoid" of the router's outputs.
         top: how many experts with the largest outputs are used; None: all.
         renormalize: whether the weights of the experts in use are divided by their sum.
+        shared: an expert that is always used, beside the others, or None.
+        shared_gate: d → 1, whose sigmoid is the shared expert's weight; None: 1.
     """
 
     router: Linear
@@ -287,20 +289,33 @@ class Mixture(Part):
     scores: Literal["softmax", "sigmoid"] = "softmax"
     top: int | None = None
     renormalize: bool = True
+    shared: FeedForward | None = None
+    shared_gate: Linear | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.shared_gate is not None and self.shared is None:
+            raise ValueError("a mixture with a shared_gate has no shared expert: name it, or leave the gate out")
         if self.top is not None and not 1 <= self.top <= len(self.experts):
             raise ValueError(f"top must be 1 to {len(self.experts)}, the number of experts; got {self.top}")
 
     def readers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps that read its input, the router first, with their names."""
-        experts = [(f"experts.{i}.{n}", m) for i, e in enumerate(self.experts) for n, m in e.readers()]
-        return (("router", self.router), *experts)
+        gate = () if self.shared_gate is None else (("shared_gate", self.shared_gate),)
+        return (
+            ("router", self.router),
+            *((f"{at}.{n}", m) for at, e in self.networks() for n, m in e.readers()),
+            *gate,
+        )
 
     def writers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps whose weighted sum is its output, with their names."""
-        return tuple((f"experts.{i}.{n}", m) for i, e in enumerate(self.experts) for n, m in e.writers())
+        return tuple((f"{at}.{n}", m) for at, e in self.networks() for n, m in e.writers())
+
+    def networks(self) -> "tuple[tuple[str, FeedForward], ...]":
+        """The experts, the shared one last, with their paths."""
+        shared = () if self.shared is None else (("shared", self.shared),)
+        return (*((f"experts.{i}", e) for i, e in enumerate(self.experts)), *shared)
 
 
 @dataclass(frozen=True)
@@ -319,6 +334,7 @@ class Block(Part):
         attention_writing_norm: norm of attention's output ("sandwich", "outer").
         feed_forward_writing_norm: likewise of the second branch.
         parallel: whether both branches read the same stream, and their outputs are added together.
+        factor: factor of what each branch adds to the stream ("pre" only).
     """
 
     attention: Attention
@@ -329,6 +345,9 @@ class Block(Part):
     attention_writing_norm: Norm | None = None
     feed_forward_writing_norm: Norm | None = None
     parallel: bool = False
+    factor: float = 1.0
+
+    positive = ("factor",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -339,6 +358,8 @@ class Block(Part):
         reads, writes = wanted[self.placing]
         if (self.placing == "post" or not reads) and self.parallel:
             raise ValueError(f"a parallel block has reading norms; placing is {self.placing!r}")
+        if self.factor != 1 and self.placing != "pre":
+            raise ValueError(f"a factor of the branches is for placing 'pre'; placing is {self.placing!r}")
         if reading != (bool(reads),) * 2 or writing != (bool(writes),) * 2:
             raise ValueError(
                 f"placing {self.placing!r} needs {2 * reads} of attention_norm and feed_forward_norm and {2 * writes} "
@@ -399,14 +420,16 @@ class Head(Part):
         cap: c of the soft cap c · tanh(z/c) of the logits, or None.
         transform: layer before it, or None.
         untied: name that the matrix of a tied head gets when it becomes an array of its own.
+        scale: factor of the logits, before the cap.
     """
 
     linear: Linear
     cap: float | None = None
     transform: Transform | None = None
     untied: str = "lm_head.weight"
+    scale: float = 1.0
 
-    positive = ("cap",)
+    positive = ("cap", "scale")
 
 
 @dataclass(frozen=True)
@@ -675,6 +698,7 @@ def _wanted(stack: Stack, path: str, d: int) -> tuple[int | None, int | None]:
             "value": (a.kv_heads * a.value_width, d),
             "output": (d, a.heads * a.value_width),
             "router": (len(getattr(block.feed_forward, "experts", ())), d),
+            "shared_gate": (1, d),
             "down": (d, None),
         }
         return sizes.get(steps[-1], (None, d))

@@ -60,7 +60,7 @@ def hidden(
     x = 0
     for table in stack.tables:
         found = _rows(table.weight, weights, rows[table.index] + table.offset)
-        x = x + (found if table.scale == 1 else found * jnp.asarray(table.scale, found.dtype))
+        x = x + _times(table.scale, found)
     x = jnp.asarray(x)
     if stack.embedding_norm is not None:
         x = norm(stack.embedding_norm, weights, x)
@@ -81,10 +81,10 @@ def hidden(
             x = norm(block.attention_norm, weights, x + attend(x))
             x = norm(block.feed_forward_norm, weights, x + feed(x))
         elif block.parallel:
-            x = x + (attend(x) + feed(x))
+            x = x + _times(block.factor, attend(x) + feed(x))
         else:
-            x = x + attend(x)
-            x = x + feed(x)
+            x = x + _times(block.factor, attend(x))
+            x = x + _times(block.factor, feed(x))
     return x if stack.final is None else norm(stack.final, weights, x)
 
 
@@ -93,7 +93,7 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
     if (transform := stack.head.transform) is not None:
         x = _activated(transform.activation, linear(transform.linear, weights, x), None)
         x = norm(transform.norm, weights, x)
-    z = linear(stack.head.linear, weights, x)
+    z = _times(stack.head.scale, linear(stack.head.linear, weights, x))
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
@@ -226,7 +226,10 @@ def feed_forward(
     y = jnp.zeros_like(x)
     for e, expert in enumerate(part.experts):
         y = _with_share(y, shares, e, feed_forward(expert, weights, x))
-    return y
+    if part.shared is None:
+        return y
+    z = feed_forward(part.shared, weights, x)
+    return y + (z if part.shared_gate is None else jax.nn.sigmoid(linear(part.shared_gate, weights, x)) * z)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -290,6 +293,11 @@ def _last(vector: Array, x: Array) -> Array:
     vector = vector.reshape(-1, x.shape[-1])
     inner = vector.shape if len(vector) > 1 else vector.shape[1:]
     return vector.reshape((1,) * (x.ndim - len(inner)) + inner)
+
+
+def _times(factor: float, x: Array) -> Array:
+    """A number, in the dtype of the array, times the array."""
+    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
 
 def _wide(x: Array) -> Array:

@@ -60,7 +60,7 @@ def float64() -> Iterator[None]:
 
 ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
 CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
-MIXTURES = ("mixtral", "olmoe", "qwen3_moe")
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe")
 
 
 def model_class(kind: str):

@@ -187,12 +187,20 @@ def test_the_table_is_that_of_the_package(kind):
     assert not unread
 
 
+NEEDED = {
+    "electra": {"embedding_size": 256},
+    "ministral": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+}
+"""Options whose defaults are refused."""
+
+
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_each_option_left_out_has_the_package_s_default(kind):
     made = configuration(kind)
-    needed = {"embedding_size": 256} if kind == "electra" else {}  # its default is refused
+    needed = NEEDED.get(kind, {})
     full = made(**needed).to_dict()
     reference = described(kind, full)
     for name in set(full) - {"model_type", *needed}:

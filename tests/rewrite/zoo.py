@@ -74,6 +74,43 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
     "gptj": {**GPT, "rotary_dim": 2, "tie_word_embeddings": False},
+    "vaultgemma": {
+        **GROUPED,
+        "head_dim": 4,
+        "query_pre_attn_scalar": 4,
+        "sliding_window": 3,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 8.0,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    "ministral": {**GROUPED, "head_dim": 4, "tie_word_embeddings": False, "sliding_window": 3, "layer_types": WINDOWS},
+    "exaone4": {**GROUPED, "tie_word_embeddings": False, "sliding_window": 3, "sliding_window_pattern": 2},
+    "hunyuan_v1_dense": {**GROUPED, "tie_word_embeddings": False, "head_dim": 4},
+    "granite": {
+        **GROUPED,
+        "tie_word_embeddings": False,
+        "embedding_multiplier": 2.5,
+        "logits_scaling": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+    },
+    "cohere": {**GROUPED, "tie_word_embeddings": True, "logit_scale": 0.3},
+    "cohere2": {
+        **GROUPED,
+        "tie_word_embeddings": True,
+        "logit_scale": 0.3,
+        "sliding_window": 3,
+        "sliding_window_pattern": 2,
+    },
+    "qwen2_moe": {
+        **GROUPED,
+        "tie_word_embeddings": False,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12,
+        "shared_expert_intermediate_size": 14,
+        "mlp_only_layers": [0],
+    },
     "codegen": {**GPT, "rotary_dim": 2, "tie_word_embeddings": False},
     "gpt_bigcode": {**GPT},
     "gpt_neo": {
@@ -167,6 +204,10 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
             (a.value, a.kv_heads * a.value_width, d),
             (a.output, d, a.heads * a.value_width),
         ]
+        if mixed and block.feed_forward.shared is not None:
+            shared, width = block.feed_forward.shared, CONFIGS[kind]["shared_expert_intermediate_size"]
+            sizes += [(shared.up, width, d), (shared.gate, width, d), (shared.down, d, width)]
+            sizes.append((block.feed_forward.shared_gate, 1, d))
         for network in networks:
             sizes += [(network.up, inner, d), (network.down, d, inner)]
             sizes += [(network.gate, inner, d)] if network.gate else []

@@ -41,6 +41,9 @@ TYPED: dict[str, Any] = {
 
 UNDECLARED = (
     "rope_theta",
+    "rope_local_base_freq",
+    "*_multiplier",
+    "logits_scaling",
     "rotary_emb_base",
     "partial_rotary_factor",
     "rotary_pct",
@@ -54,7 +57,16 @@ SIGNED = ("sliding_window", "*_token_id", "pretraining_tp")
 """Numbers of any sign: windows may be out of use."""
 
 FROM_ZERO = (
-    *("num_hidden_layers", "n_layer", "max_window_layers", "*eps", "*epsilon", "clip_qkv", "chunk_size_feed_forward"),
+    *(
+        "num_hidden_layers",
+        "n_layer",
+        "max_window_layers",
+        "sliding_window_pattern",
+        "*eps",
+        "*epsilon",
+        "clip_qkv",
+        "chunk_size_feed_forward",
+    ),
     *("initializer_range", "router_*", "*dropout*", "*pdrop", "layerdrop"),
 )
 """Numbers that may be zero. All others must be positive."""

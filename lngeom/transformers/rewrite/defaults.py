@@ -39,6 +39,10 @@ class Alias(NamedTuple):
     name: str
 
 
+def _without(table: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in names}
+
+
 _LLAMA_LIKE = {
     "num_attention_heads": 32,
     "num_hidden_layers": 32,
@@ -120,11 +124,19 @@ _GLM = {
     "attention_bias": True,
     "partial_rotary_factor": 0.5,
 }
+_COHERE = {
+    **_without(_OLMO, "rms_norm_eps"),
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "max_position_embeddings": 8192,
+    "layer_norm_eps": 1e-5,
+    "logit_scale": 0.0625,
+    "tie_word_embeddings": True,
+}
 _LOCAL = {"sliding_window": Maybe(int, 4096), "layer_types": Maybe(list)}
-
-
-def _without(table: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name not in names}
 
 
 _BERT = {
@@ -535,6 +547,57 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "activation": "gelu",
         "tie_word_embeddings": True,
     },
+    "vaultgemma": {
+        **_without(_GEMMA, "hidden_act", "use_bidirectional_attention"),
+        **_LOCAL,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "final_logit_softcapping": Maybe(float, 30.0),
+        "attn_logit_softcapping": Maybe(float, 50.0),
+    },
+    "ministral": {**_without(_MISTRAL, "attention_bias"), **_LOCAL},
+    "exaone4": {
+        **_without(_OLMO, "attention_bias"),
+        **_LOCAL,
+        "vocab_size": 102400,
+        "intermediate_size": 16384,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-5,
+        "sliding_window_pattern": 4,
+    },
+    "hunyuan_v1_dense": {**_PLAIN, "vocab_size": 290943, "rms_norm_eps": 1e-5},
+    "granite": {
+        **_OLMO,
+        "vocab_size": 32000,
+        "mlp_bias": False,
+        "embedding_multiplier": 1.0,
+        "logits_scaling": 1.0,
+        "residual_multiplier": 1.0,
+        "attention_multiplier": 1.0,
+    },
+    "cohere": {**_COHERE, "rope_theta": 500000.0, "use_qk_norm": Maybe(bool, False)},
+    "cohere2": {**_COHERE, **_LOCAL, "sliding_window_pattern": 4},
+    "qwen2_moe": {
+        **_without(_QWEN, "attention_bias"),
+        **_EXPERTS,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": Maybe(int, 16),
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": Maybe(list),
+        "qkv_bias": True,
+    },
 }
 """Options that have an effect, by family, with their defaults."""
 
@@ -569,6 +632,9 @@ NOT_NULL: dict[str, tuple[str, ...]] = {
         *("attention_dropout", "chunk_size_feed_forward", "dropout", "qa_dropout", "seq_classif_dropout"),
         "sinusoidal_pos_embds",
     ),
+    **dict.fromkeys(("ministral", "exaone4", "granite", "cohere2"), ("attention_dropout",)),
+    "hunyuan_v1_dense": ("attention_dropout", "pretraining_tp"),
+    "qwen2_moe": ("attention_dropout", "output_router_logits", "router_aux_loss_coef"),
     "codegen": ("attn_pdrop", "embd_pdrop", "n_ctx", "resid_pdrop"),
     "gpt_bigcode": (
         *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),

@@ -598,8 +598,7 @@ def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:
         if isinstance(block.feed_forward, FeedForward):
             yield f"blocks.{i}.feed_forward", block.feed_forward
         else:
-            for e, expert in enumerate(block.feed_forward.experts):
-                yield f"blocks.{i}.feed_forward.experts.{e}", expert
+            yield from ((f"blocks.{i}.feed_forward.{at}", expert) for at, expert in block.feed_forward.networks())
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ _AFTER_LLAMA = (
     *(llama.llama, llama.mistral, llama.qwen2, llama.qwen3, llama.gemma, llama.gemma2, llama.gemma3_text, llama.olmo),
     *(llama.olmo2, llama.olmo3, llama.smollm3, llama.seed_oss, llama.helium, llama.ernie4_5, llama.phi3, llama.glm),
     *(llama.glm4, llama.stablelm, llama.mixtral, llama.olmoe, llama.qwen3_moe, llama.arcee, llama.nemotron),
+    *(llama.vaultgemma, llama.ministral, llama.exaone4, llama.hunyuan_v1_dense, llama.granite, llama.cohere),
+    *(llama.cohere2, llama.qwen2_moe),
     *(llama.starcoder2, llama.phi, llama.persimmon),
 )
 _AFTER_GPT = (
@@ -147,6 +149,9 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     for block in stack.blocks:
         branch = block.feed_forward
         mixed = isinstance(branch, Mixture)
+        if mixed and branch.shared is not None:
+            size = options.get("shared_expert_intermediate_size")
+            wanted.append((branch.shared.up.weight, 0, size, "the width of the shared expert"))
         size = options.first(*(("moe_intermediate_size",) if mixed else ()), *inner)
         for network in branch.experts if mixed else (branch,):
             if network.up.rows is None:

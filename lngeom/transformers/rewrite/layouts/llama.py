@@ -45,12 +45,15 @@ def after_llama(
     windows: Sequence[int | None] | None = None,
     heads_norm: str | None = None,
     heads_names: tuple[str, str] = ("q_norm", "k_norm"),
+    rotary_first: bool = False,
     biases: tuple[bool, bool] | None = None,
     qkv: str | None = None,
     output: str = "o_proj",
     head_bias: bool = False,
     scale: float = 1.0,
     score_scale: float | None = None,
+    factor: float = 1.0,
+    logit_scale: float = 1.0,
     network: Network | None = None,
 ) -> Stack:
     """What the families after Llama share.
@@ -66,12 +69,15 @@ def after_llama(
         windows: sliding window of each block; None: the one of the config, if the family has it.
         heads_norm: "head" or "all" where queries and keys have norms.
         heads_names: names of these norms.
+        rotary_first: whether rotary positions come before them.
         biases: whether q, k and v have biases, and whether the output map has; None: as `attention_bias` says.
         qkv: name of the one matrix of q, k and v: "qkv_proj", one after the other; "query_key_value", by head.
         output: name of the output map.
         head_bias: whether the head has a bias.
         scale: factor of the table of tokens.
         score_scale: factor of the scores.
+        factor: factor of what the branches add to the stream.
+        logit_scale: factor of the logits.
         network: makes the second branch; None: the gated network.
 
     Returns:
@@ -106,15 +112,16 @@ def after_llama(
             query_norm=query_norm,
             key_norm=key_norm,
             norm_over="all" if heads_norm == "all" else "head",
+            rotary_first=rotary_first,
             cap=options.first("attn_logit_softcapping"),
             window=windows[i],
         )
         n1, n2, m1, m2 = (None if name is None else norm(prefix + name) for name in norms)
-        blocks.append(Block(attention, network(prefix, i), placing, n1, n2, m1, m2, parallel))
+        blocks.append(Block(attention, network(prefix, i), placing, n1, n2, m1, m2, parallel, factor))
     first = f"{at}embed_tokens.weight"
     tied = options.get("tie_word_embeddings")
     matrix = Linear(first if tied else "lm_head.weight", "lm_head.bias" if head_bias else None)
-    head = Head(matrix, options.first("final_logit_softcapping"))
+    head = Head(matrix, options.first("final_logit_softcapping"), scale=logit_scale)
     return Stack((Table(first, scale=scale),), tuple(blocks), head, norm(f"{at}{final}"))
 
 
@@ -171,11 +178,21 @@ def gemma2(options: Options) -> Stack:
     )
 
 
+def all_but_every_nth(options: Options) -> Callable[[int], bool]:
+    """Which blocks have a window: all but every `sliding_window_pattern`-th."""
+
+    def sliding(i: int) -> bool:
+        if not (n := options.get("sliding_window_pattern")):
+            raise ValueError("option 'sliding_window_pattern' must be positive where 'layer_types' is not given; got 0")
+        return (i + 1) % n != 0
+
+    return sliding
+
+
 def gemma3_text(options: Options) -> Stack:
     """Gemma 3, its language model: as Gemma 2, with norms of queries and keys; five blocks of six have a window."""
     options.only("use_bidirectional_attention", None, False)
-    layers, pattern = sizes(options)[2], options.get("sliding_window_pattern")
-    windows = block_windows(options, layers, lambda i: (i + 1) % pattern != 0)
+    windows = block_windows(options, sizes(options)[2], all_but_every_nth(options))
     return after_llama(
         options,
         norm=rms(options, offset=1),
@@ -283,6 +300,100 @@ def stablelm(options: Options) -> Stack:
     )
 
 
+def vaultgemma(options: Options) -> Stack:
+    """VaultGemma: as Gemma 2, without writing norms."""
+    return after_llama(
+        options,
+        norm=rms(options, offset=1),
+        norms=("input_layernorm", "pre_feedforward_layernorm", None, None),
+        windows=block_windows(options, sizes(options)[2], lambda i: i % 2 == 0),
+        scale=math.sqrt(options.get("hidden_size")),
+        score_scale=options.get("query_pre_attn_scalar") ** -0.5,
+    )
+
+
+def need_head_dim(options: Options) -> None:
+    """Refuses a config without `head_dim`, which the package does not derive for some families."""
+    if options.get("head_dim") is None:
+        raise ValueError("option 'head_dim' must be an integer: the transformers package runs no such model without it")
+
+
+def ministral(options: Options) -> Stack:
+    """Ministral: as Mistral, with a window where `layer_types` says so."""
+    need_head_dim(options)
+    windows = block_windows(options, sizes(options)[2], lambda _: options.get("sliding_window") is not None)
+    return after_llama(options, norm=rms(options), biases=(False, False), windows=windows)
+
+
+def exaone4(options: Options) -> Stack:
+    """EXAONE 4: both norms write; blocks without a window have no positions, if there are windows at all."""
+    window = options.get("sliding_window")
+    if window is None and options.get("layer_types") is None:
+        raise ValueError("option 'layer_types' must be given where 'sliding_window' is null")
+    windows = block_windows(options, sizes(options)[2], all_but_every_nth(options))
+    turns = [
+        turn if window is None or sliding is not None else None
+        for turn, sliding in zip(one_turn(options), windows, strict=True)
+    ]
+    return after_llama(
+        options,
+        norm=rms(options),
+        norms=OUTER,
+        placing="outer",
+        heads_norm="head",
+        biases=(False, False),
+        windows=windows,
+        turns=turns,
+    )
+
+
+def hunyuan_v1_dense(options: Options) -> Stack:
+    """Hunyuan: norms of queries and keys after rotary positions."""
+    need_head_dim(options)
+    names = ("query_layernorm", "key_layernorm")
+    return after_llama(options, norm=rms(options), heads_norm="head", heads_names=names, rotary_first=True)
+
+
+def granite(options: Options) -> Stack:
+    """Granite: factors of the table, of the scores, of the branches and of the logits."""
+    return after_llama(
+        options,
+        norm=rms(options),
+        scale=options.get("embedding_multiplier"),
+        score_scale=options.get("attention_multiplier"),
+        factor=options.get("residual_multiplier"),
+        logit_scale=1 / options.get("logits_scaling"),
+    )
+
+
+def cohere(options: Options) -> Stack:
+    """Command R: parallel blocks with one LayerNorm without a bias, adjacent rotary pairs, a factor of the logits."""
+    return after_llama(
+        options,
+        norm=layer_norm(options, "layer_norm_eps", bias=False),
+        norms=SHARED,
+        parallel=True,
+        turns=one_turn(options, pairing="adjacent"),
+        heads_norm="head" if options.get("use_qk_norm") else None,
+        logit_scale=options.get("logit_scale"),
+    )
+
+
+def cohere2(options: Options) -> Stack:
+    """Command R7B: as Command R; blocks without a window have no positions."""
+    windows = block_windows(options, sizes(options)[2], all_but_every_nth(options))
+    turns = one_turn(options, pairing="adjacent")
+    return after_llama(
+        options,
+        norm=layer_norm(options, "layer_norm_eps", bias=False),
+        norms=SHARED,
+        parallel=True,
+        windows=windows,
+        turns=[turn if window is not None else None for turn, window in zip(turns, windows, strict=True)],
+        logit_scale=options.get("logit_scale"),
+    )
+
+
 # Mixtures of experts.
 
 
@@ -318,6 +429,26 @@ def qwen3_moe(options: Options) -> Stack:
         norm=rms(options),
         heads_norm="head",
         windows=check_windows([window] * sizes(options)[2]),
+        network=some_sparse(options, experts),
+    )
+
+
+def qwen2_moe(options: Options) -> Stack:
+    """Qwen 1.5 and 2 with experts: a shared expert, weighted by a gate of its own."""
+    used, last = options.get("use_sliding_window"), options.get("max_window_layers")
+    experts = mixture(
+        options,
+        "mlp.",
+        options.get("num_experts"),
+        shared="shared_expert",
+        shared_gate="shared_expert_gate",
+        renormalize=options.get("norm_topk_prob"),
+    )
+    return after_llama(
+        options,
+        norm=rms(options),
+        biases=(options.get("qkv_bias"), False),
+        windows=block_windows(options, sizes(options)[2], lambda i: used and i % 2 == 0 and i < last),
         network=some_sparse(options, experts),
     )
 

@@ -154,6 +154,8 @@ def mixture(
     count: int,
     *,
     names: tuple[str, str, str] = ("up_proj", "down_proj", "gate_proj"),
+    shared: str | None = None,
+    shared_gate: str | None = None,
     **form: Any,
 ) -> Network:
     """A mixture of `count` gated experts with their router `gate`.
@@ -163,16 +165,28 @@ def mixture(
         at: prefix of the names.
         count: how many experts.
         names: of the linear factor, the output map and the gate of an expert.
+        shared: name of the expert that is always used, or None.
+        shared_gate: name of the map to its weight, or None.
         **form: further fields of `Mixture`.
+
+    Returns:
+        What makes the mixture of a block.
     """
     activation, top = options.activation(), options.get("num_experts_per_tok")
 
     def network(prefix: str, _: int = 0) -> Mixture:
-        found = []
-        for e in range(count):
-            up, down, gate = (linear(f"{prefix}{at}experts.{e}.{part}") for part in names)
-            found.append(FeedForward(up, down, gate, activation))
-        return Mixture(linear(f"{prefix}{at}gate"), tuple(found), top=top, **form)
+        def expert(name: str) -> FeedForward:
+            up, down, gate = (linear(f"{prefix}{at}{name}.{part}") for part in names)
+            return FeedForward(up, down, gate, activation)
+
+        return Mixture(
+            linear(f"{prefix}{at}gate"),
+            tuple(expert(f"experts.{e}") for e in range(count)),
+            top=top,
+            shared=None if shared is None else expert(shared),
+            shared_gate=None if shared_gate is None else linear(f"{prefix}{at}{shared_gate}"),
+            **form,
+        )
 
     return network
 
