@@ -198,6 +198,10 @@ class Options:
         """The value of the one of these options that the family has; None if it has none of them."""
         return next((self._values[name] for name in names if name in self._values), None)
 
+    def which(self, *names: str) -> str:
+        """The one of these options that the family has."""
+        return next(name for name in names if name in self._values)
+
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses other values of an option.
 
@@ -213,8 +217,7 @@ class Options:
         Raises:
             ValueError: if its name is unknown.
         """
-        name = next(name for name in ACTIVATION if name in self._values)
-        found = self.get(name)
+        found = self.get(name := self.which(*ACTIVATION))
         if found not in ACTIVATIONS:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(ACTIVATIONS)})")
         return ACTIVATIONS[found]

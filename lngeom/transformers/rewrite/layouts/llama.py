@@ -95,13 +95,15 @@ def after_llama(
     for i in range(layers):
         prefix = f"{at}layers.{i}."
         if qkv is None:
-            maps = [linear(f"{prefix}self_attn.{part}_proj", with_bias) for part in "qkv"]
+            q, k, v = (linear(f"{prefix}self_attn.{part}_proj", with_bias) for part in "qkv")
         else:
             rows = by_head(n, width) if qkv == "query_key_value" else fused_rows([n * width, n_k * width, n_k * width])
-            maps = [linear(f"{prefix}self_attn.{qkv}", with_bias, rows=r) for r in rows]
+            q, k, v = (linear(f"{prefix}self_attn.{qkv}", with_bias, rows=r) for r in rows)
         query_norm, key_norm = (norm(f"{prefix}self_attn.{name}") if heads_norm else None for name in heads_names)
         attention = Attention(
-            *maps,
+            q,
+            k,
+            v,
             linear(f"{prefix}self_attn.{output}", output_bias),
             n,
             n_k,

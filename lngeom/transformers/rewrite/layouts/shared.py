@@ -20,21 +20,23 @@ def base_prefix(options: Options, prefix: str, probe: str) -> str:
     return "" if prefix + probe not in options.names and probe in options.names else prefix
 
 
+WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+BLOCKS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+"""Names of the options with the three numbers; a family has one of each."""
+
+
 def sizes(options: Options) -> tuple[int, int, int]:
     """Width of the stream, heads, blocks."""
-    d, n = options.first("hidden_size", "n_embd", "d_model", "dim"), options.first(*HEADS)
-    layers = options.first("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    d, n, layers = (options.first(*names) for names in (WIDTH, HEADS, BLOCKS))
     if isinstance(options.names, Sized) and layers > len(options.names):
         raise ValueError(f"config.json says {layers} layers, and the folder holds {len(options.names)} arrays")
     experts = options.first("num_local_experts", "num_experts") or 0
     if max(d, options.first("head_dim") or 0, experts) > LARGEST:
         raise ValueError(f"config.json says a width, or a number of experts, above {LARGEST}")
     if options.first("head_dim") is None and d % n:
-        raise ValueError(f"the number of heads = {n} must divide the width = {d}")
+        raise ValueError(f"{options.which(*HEADS)} = {n} must divide {options.which(*WIDTH)} = {d}")
     return d, n, layers
-
-
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
 def head_sizes(options: Options) -> tuple[int, int, int]:
