@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
 from lngeom.transformers.rewrite.configs import IGNORED, READ, matches
 from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
-from lngeom.transformers.rewrite.layouts import describe
+from lngeom.transformers.rewrite.layouts import FAMILIES, describe
 
 from tests.rewrite.test_checkpoints import lngeom
 from tests.rewrite.zoo import CONFIGS, Everything, checkpoint
@@ -43,6 +45,17 @@ def test_an_absent_option_has_the_default_of_its_family(kind, option, read):
     if option == "rotary_dim":
         config |= {"n_embd": 256}
     assert read(described(kind, config))
+
+
+def test_the_guide_names_every_family_once():
+    guide = (Path(__file__).parents[2] / "analysis" / "REWRITES.md").read_text(encoding="utf-8")
+    rows = [row for row in guide.partition("## Architectures")[2].splitlines()[:12] if row.startswith("| ")]
+    named = re.findall(r"`([\w-]+)`", "".join(rows).replace("`model_type`", ""))
+    assert sorted(named) == sorted(FAMILIES)
+
+
+def test_every_family_has_options_and_a_small_model():
+    assert set(FAMILIES) == set(DEFAULTS) == set(CONFIGS)
 
 
 def test_null_is_not_absent():
