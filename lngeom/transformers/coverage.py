@@ -20,6 +20,8 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
             _refuse(f"{path}: a network without a nonlinearity")
         elif isinstance(part, Mixture) and part.shared is not None:
             _refuse(f"{path}: a shared expert")
+    if bare := [i for i, block in enumerate(stack.blocks) if block.bare_attention]:
+        _refuse(f"attention that reads the stream without a norm (blocks.{bare[0]})")
     if stack.side:
         _refuse(f"a map beside the head ({stack.side[0].weight})")
     placings = {b.placing for b in stack.blocks}

@@ -145,6 +145,7 @@ class Rotary(Part):
     frequencies: tuple[float, ...]
     pairing: Literal["half", "adjacent"] = "half"
     factor: float = 1.0
+    bare_attention: bool = False
 
     positive = ("factor",)
 
@@ -335,6 +336,7 @@ class Block(Part):
         feed_forward_writing_norm: likewise of the second branch.
         parallel: whether both branches read the same stream, and their outputs are added together.
         factor: factor of what each branch adds to the stream ("pre" only).
+        bare_attention: whether attention reads the stream itself, without a norm ("pre" only).
     """
 
     attention: Attention
@@ -346,18 +348,24 @@ class Block(Part):
     feed_forward_writing_norm: Norm | None = None
     parallel: bool = False
     factor: float = 1.0
+    bare_attention: bool = False
 
     positive = ("factor",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         shared = self.parallel and self.feed_forward_norm is None
-        reading = (self.attention_norm is not None, self.feed_forward_norm is not None or shared)
+        reading = (self.attention_norm is not None or self.bare_attention, self.feed_forward_norm is not None or shared)
         writing = (self.attention_writing_norm is not None, self.feed_forward_writing_norm is not None)
         wanted = {"pre": (1, 0), "sandwich": (1, 1), "outer": (0, 1), "post": (1, 0)}
         reads, writes = wanted[self.placing]
         if (self.placing == "post" or not reads) and self.parallel:
             raise ValueError(f"a parallel block has reading norms; placing is {self.placing!r}")
+        if self.bare_attention and (self.placing != "pre" or self.parallel or self.attention_norm is not None):
+            raise ValueError(
+                "bare_attention is for blocks with placing 'pre', not parallel, without an attention_norm; got "
+                f"{self.placing!r}, parallel={self.parallel}, {shown(self.attention_norm)}"
+            )
         if self.factor != 1 and self.placing != "pre":
             raise ValueError(f"a factor of the branches is for placing 'pre'; placing is {self.placing!r}")
         if reading != (bool(reads),) * 2 or writing != (bool(writes),) * 2:

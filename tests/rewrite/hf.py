@@ -58,7 +58,7 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
+ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
 CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
 MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe")
 

@@ -93,6 +93,29 @@ def test_null_is_not_absent():
         ("gpt2", {"num_hidden_layers": 3}, "'n_layer' = 2 and 'num_hidden_layers' = 3 are two names"),
         ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
         ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
+        ("falcon", {"alibi": True}, "rounded to bfloat16"),
+        ("falcon", {"head_dim": 4}, "loads no Falcon that has it"),
+        ("falcon", {"parallel_attn": False}, "runs no such model"),
+        (
+            "falcon",
+            {"new_decoder_architecture": False, "multi_query": False},
+            "'num_kv_heads' = 2 without 'multi_query'",
+        ),
+        ("mpt", {"attn_config": {"clip_qkv": 6.0}}, "'clip_qkv' = 6.0 is not covered"),
+        ("mpt", {"attn_config": {"softmax_scale": 0}}, "'softmax_scale' in 'attn_config' must be a positive number"),
+        ("mpt", {"max_seq_len": 1}, "'max_seq_len' must be at least 2"),
+        ("mpt", {"n_heads": 3, "d_model": 12}, "'n_heads' = 3 is not covered"),
+        ("codegen", {"n_head": 2}, "'n_head' must be a multiple of 4"),
+        ("gpt_neo", {"attention_layers": ["global", "far"]}, "must say global or local for each of 2 layers"),
+        ("smollm3", {"no_rope_layers": [1]}, "an entry for each of 2 layers"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "'sliding_window_pattern' must be positive"),
+        ("gemma3_text", {"rope_parameters": {"rope_type": "default"}}, "one for sliding_attention; it has 'rope_type'"),
+        ("exaone4", {"sliding_window": None}, "'layer_types' must be given"),
+        ("ministral", {"head_dim": None}, "'head_dim' must be an integer"),
+        ("stablelm", {"qk_layernorm": True}, "'qk_layernorm' = True is not covered"),
+        ("electra", {"embedding_size": 8}, "'embedding_size' = 8 is not covered"),
+        ("ernie", {"use_task_id": True}, "'use_task_id' = True is not covered"),
+        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "in 'rope_parameters'"),
     ],
 )
 def test_malformed_options_are_named(kind, options, words):
@@ -164,6 +187,12 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
             ("llama", {"intermediate_size": 21}),
             ("gpt2", {"n_positions": 13}),
             ("bert", {"type_vocab_size": 3}),
+            ("phi3", {"intermediate_size": 19}),
+            ("phi3", {"num_key_value_heads": 1}),
+            ("falcon", {"num_kv_heads": 4}),
+            ("qwen2_moe", {"moe_intermediate_size": 13}),
+            ("qwen2_moe", {"shared_expert_intermediate_size": 15}),
+            ("roberta", {"max_position_embeddings": 11}),
         ]
     ):
         old = checkpoint(tmp_path / str(i), kind)
@@ -193,8 +222,9 @@ def test_the_table_is_that_of_the_package(kind):
         elif name in fields and name != "rope_parameters":
             default = None if isinstance(entry, Derived) else entry.default if isinstance(entry, Maybe) else entry
             assert fields[name].default == default, name
-    base = DEFAULTS[kind].get("rope_theta", DEFAULTS[kind].get("rotary_emb_base", 10000.0))
-    local = {"global": base, "local": DEFAULTS[kind].get("rope_local_base_freq")}
+    names = ("rope_theta", "rotary_emb_base", "global_rope_theta")
+    base = next((DEFAULTS[kind][name] for name in names if name in DEFAULTS[kind]), 10000.0)
+    local = {"global": base, "local": DEFAULTS[kind].get("rope_local_base_freq", 10000.0)}
     assert made.default_theta == (local if isinstance(made.default_theta, dict) else base)
     unread = [name for name in fields if name not in DEFAULTS[kind] and not matches(name, IGNORED)]
     assert not unread

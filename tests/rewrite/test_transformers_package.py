@@ -47,6 +47,7 @@ STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     "gptj": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
     "opt": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.Balance(), do.DropKeyBias()],
     **dict.fromkeys(("ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"), ENCODER),
+    "modernbert": [do.Untie(), do.FoldNorms(), do.CentreReaders(), do.CentreWriters(), do.Balance()],
     "bert": [do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()],
     "bloom": [do.Untie(), do.FoldNorms(), do.MergeValueBias(), do.DropKeyBias()],
 }
@@ -81,6 +82,8 @@ VARIANTS = [
     ("electra", {"tie_word_embeddings": False, "hidden_act": "relu"}),
     ("bloom", {"n_head": 2, "hidden_size": 16}),
     ("phi", {"qk_layernorm": True}),
+    ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}),
+    ("modernbert", {"decoder_bias": False, "classifier_activation": "silu", "global_attn_every_n_layers": 1}),
     ("cohere", {"use_qk_norm": True, "attention_bias": True}),
     ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
     ("qwen2_moe", {"norm_topk_prob": True, "mlp_only_layers": [], "qkv_bias": False}),

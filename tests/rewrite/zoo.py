@@ -154,6 +154,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_dim": 20,
         "max_position_embeddings": 12,
     },
+    "modernbert": {
+        **SMALL,
+        "pad_token_id": 0,
+        "local_attention": 4,
+        "layer_types": WINDOWS[::-1],
+        "global_rope_theta": 1e4,
+        "local_rope_theta": 100.0,
+    },
     "bloom": {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4},
 }
 """Options of each family; others have their defaults."""
@@ -229,7 +237,9 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
     if head.linear.bias:
         shapes[head.linear.bias] = (23,)
     if head.transform is not None:
-        shapes[head.transform.linear.weight], shapes[head.transform.linear.bias] = (d, d), (d,)
+        shapes[head.transform.linear.weight] = (d, d)
+        if head.transform.linear.bias:
+            shapes[head.transform.linear.bias] = (d,)
     gains = {}
     for site in stack.norms:
         if site.part.gain:

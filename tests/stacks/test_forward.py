@@ -168,6 +168,12 @@ def test_factors_of_branches_and_logits(parallel):
     agrees(made.stack(*blocks, head=Head(made.linear(V, D), 2.0, scale=0.3)), made.weights)
 
 
+def test_attention_without_a_norm():
+    made = Made()
+    first = replace(made.block(), attention_norm=None, bare_attention=True)
+    agrees(made.stack(first, made.block(), embedding_norm=made.norm()), made.weights)
+
+
 def test_heads():
     made = Made()
     transform = Transform(made.linear(D, D), made.norm(offset=1), "silu")
@@ -253,6 +259,8 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: Stack((Table("a", "position"),), (), Head(Linear("b"))), "begin with"),
         (lambda: made.stack(made.block(), made.block("post")), "all be post-norm"),
         (lambda: replace(made.block("post"), factor=0.5), "for placing 'pre'; placing is 'post'"),
+        (lambda: replace(made.block(), bare_attention=True), "without an attention_norm"),
+        (lambda: replace(made.block("outer"), bare_attention=True), "for blocks with placing 'pre'"),
         (lambda: replace(made.block(), factor=0.0), "factor of a Block must be positive"),
         (lambda: Head(made.linear(V, D), scale=-1.0), "scale of a Head must be positive"),
         (lambda: Mixture(made.linear(1, D), (made.network(),), shared_gate=made.linear(1, D)), "has no shared expert"),

@@ -91,6 +91,18 @@ def test_factors_of_branches_and_logits_change_no_count(name):
     assert +counts == count_symmetries(stack, shapes) == count_symmetries(*build(plain))
 
 
+def test_units_that_fire_are_counted_under_factors():
+    variant = Variant(factor=2.5, activation="relu", biases="qkvo1")
+    stack, shapes = build(variant)
+    weights = random_weights(variant, shapes, 0)
+    scaled = weights | {n: 2.5 * w for n, w in weights.items() if n.endswith(("output.weight", "down.weight"))}
+    scaled |= {n: 2.5 * w for n, w in weights.items() if n.endswith("output.bias")}
+    plain = replace(stack, blocks=tuple(replace(b, factor=1.0) for b in stack.blocks))
+    tokens = np.random.default_rng(0).integers(0, 7, (9, 4))
+    assert nullspace._firing(stack, weights, tokens, None) == nullspace._firing(plain, scaled, tokens, None)
+    assert nullspace._firing(stack, weights, tokens, None) != nullspace._firing(plain, weights, tokens, None)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", SCALED)
 def test_the_null_space_under_factors_is_the_measured_one(name):

@@ -115,6 +115,7 @@ IGNORED = (
     *("attn_logit_softcapping", "num_key_value_heads"),  # Gemma 3 and StarCoder 1 have them, and do not use them
     *("emb_pdrop", "embedding_fraction", "expansion_ratio", "init_device", "learned_pos_emb", "no_bias", "norm_type"),
     *("logit_scale", "verbose"),  # MPT; a table says who reads the scale
+    *("initializer_cutoff_factor", "classifier_pooling", "deterministic_flash_attn", "sparse_pred*"),  # ModernBERT
     *("scale_attention_softmax_in_fp32", "sinusoidal_pos_embds", "task_type_vocab_size"),
     *(
         "_sliding_window_pattern",
@@ -211,13 +212,13 @@ class Options:
         if (found := self.get(name)) not in allowed:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(map(repr, allowed))})")
 
-    def activation(self) -> Any:
-        """The activation.
+    def activation(self, name: str | None = None) -> Any:
+        """The activation that an option names; None: that of the networks.
 
         Raises:
             ValueError: if its name is unknown.
         """
-        found = self.get(name := self.which(*ACTIVATION))
+        found = self.get(name := name or self.which(*ACTIVATION))
         if found not in ACTIVATIONS:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(ACTIVATIONS)})")
         return ACTIVATIONS[found]
@@ -335,15 +336,15 @@ def rotary(options: Options, width: int, *, partial: bool = False, **form: Any) 
     return _turning(options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial, **form)
 
 
-def rotary_by_layer(options: Options, width: int, kind: str) -> Rotary:
-    """Rotary positions of one kind of layers, where the config has them apart.
-
-    `rope_parameters` has an object for each kind. `rope_scaling` is for full attention, and so is `rope_theta`.
+def rotary_by_layer(options: Options, width: int, kind: str, *, base: float, scaled: bool) -> Rotary:
+    """Rotary positions of one kind of layers, where `rope_parameters` has an object for each kind.
 
     Args:
         options: the config.
         width: width of a head.
         kind: "full_attention" or "sliding_attention".
+        base: the base where the object has none.
+        scaled: whether `rope_scaling` is for these layers.
 
     Returns:
         The description.
@@ -358,15 +359,9 @@ def rotary_by_layer(options: Options, width: int, kind: str) -> Rotary:
                 f"option 'rope_parameters' must have an object for full_attention and one for sliding_attention; it "
                 f"has {name!r} = {value!r}"
             )
-    found = dict(apart.get(kind) or {})
-    if kind == "full_attention":
-        found = {**found, **(options.get("rope_scaling") or {})}
-        if options.get("rope_scaling") and not apart:
-            found = {"rope_type": "default"} | found
-        base = options.get("rope_theta")
-    else:
-        base = options.first("rope_local_base_freq") or DEFAULTS[options.kind]["rope_theta"]
-    return _turning(options, found, width, base, 1.0, False)
+    scaling = options.get("rope_scaling") if scaled else None
+    kept = {"rope_type": "default"} if scaling and not apart else {}
+    return _turning(options, {**kept, **(apart.get(kind) or {}), **(scaling or {})}, width, base, 1.0, False)
 
 
 def _turning(

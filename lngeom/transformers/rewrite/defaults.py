@@ -598,6 +598,30 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "mlp_only_layers": Maybe(list),
         "qkv_bias": True,
     },
+    "modernbert": {
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "intermediate_size": 1152,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+        "layer_types": Maybe(list),
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "rope_parameters": Maybe(dict),
+        "rope_scaling": Maybe(dict),
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    },
 }
 """Options that have an effect, by family, with their defaults."""
 
@@ -635,6 +659,10 @@ NOT_NULL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ministral", "exaone4", "granite", "cohere2"), ("attention_dropout",)),
     "hunyuan_v1_dense": ("attention_dropout", "pretraining_tp"),
     "qwen2_moe": ("attention_dropout", "output_router_logits", "router_aux_loss_coef"),
+    "modernbert": (
+        *("attention_dropout", "classifier_dropout", "embedding_dropout", "mlp_dropout", "classifier_pooling"),
+        *("deterministic_flash_attn", "initializer_cutoff_factor", "sparse_pred_ignore_index", "sparse_prediction"),
+    ),
     "codegen": ("attn_pdrop", "embd_pdrop", "n_ctx", "resid_pdrop"),
     "gpt_bigcode": (
         *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),

@@ -39,7 +39,7 @@ _AFTER_GPT = (
     gpt.mpt,
 )
 
-_ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert)
+_ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert, encoders.modernbert)
 
 FAMILIES: dict[str, Callable[[Options], Stack]] = {
     **{f.__name__: f for f in (*_AFTER_LLAMA, *_AFTER_GPT, *_ENCODERS)},

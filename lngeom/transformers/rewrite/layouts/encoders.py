@@ -1,11 +1,19 @@
-"""BERT and the encoders after it: post-norm, no causal mask, a layer before the head."""
+"""BERT and other encoders: no causal mask, a layer before the head."""
 
 from collections.abc import Callable
 from typing import Any
 
 from lngeom.transformers.description import Attention, Block, FeedForward, Head, Linear, Norm, Stack, Table, Transform
 from lngeom.transformers.rewrite.configs import Options
-from lngeom.transformers.rewrite.layouts.shared import biased, layer_norm, sizes
+from lngeom.transformers.rewrite.layouts.shared import (
+    biased,
+    fused_rows,
+    layer_kinds,
+    layer_norm,
+    linear,
+    local_and_global,
+    sizes,
+)
 
 HEAD_BIASES = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -118,3 +126,37 @@ def distilbert(options: Options) -> Stack:
     names = ("vocab_transform", "vocab_layer_norm", "vocab_projector")
     head = _head(options, tables[0].weight, names, norm, options.activation())
     return Stack(tables, tuple(blocks), head, embedding_norm=norm(f"{at}LayerNorm"))
+
+
+def modernbert(options: Options) -> Stack:
+    """ModernBERT: pre-norm behind an embedding norm, which is the norm of the first attention too; no causal mask."""
+    d, n, layers = sizes(options)
+    width, inner = d // n, options.get("intermediate_size")
+    every = options.get("global_attn_every_n_layers")
+    sliding = layer_kinds(options, layers, lambda i: i % every != 0)
+    bases = {True: options.get("local_rope_theta"), False: options.get("global_rope_theta")}
+    if options.get("rope_scaling"):
+        raise ValueError("option 'rope_scaling' is not covered: give the rotary positions in 'rope_parameters'")
+    turns = local_and_global(options, sliding, bases)
+    norm = layer_norm(options, "norm_eps", bias=options.get("norm_bias"))
+    bias, hidden_bias = options.get("attention_bias"), options.get("mlp_bias")
+    blocks = []
+    for i in range(layers):
+        prefix = f"model.layers.{i}."
+        q, k, v = (linear(f"{prefix}attn.Wqkv", bias, rows=r) for r in fused_rows([d, d, d]))
+        window = options.get("local_attention") // 2 + 1 if sliding[i] else None
+        output = linear(f"{prefix}attn.Wo", bias)
+        attention = Attention(q, k, v, output, n, n, width, width, rotary=turns[i], causal=False, window=window)
+        gate, up = (linear(f"{prefix}mlp.Wi", hidden_bias, rows=r) for r in fused_rows([inner, inner]))
+        network = FeedForward(up, linear(f"{prefix}mlp.Wo", hidden_bias), gate, options.activation())
+        before = norm(f"{prefix}attn_norm") if i else None
+        after = norm(f"{prefix}mlp_norm")
+        blocks.append(Block(attention, network, "pre", before, after, bare_attention=not i))
+    word, untied = "model.embeddings.tok_embeddings.weight", "decoder.weight"
+    matrix = Linear(
+        word if options.get("tie_word_embeddings") else untied, "decoder.bias" if options.get("decoder_bias") else None
+    )
+    activation = options.activation("classifier_activation")
+    transform = Transform(linear("head.dense", options.get("classifier_bias")), norm("head.norm"), activation)
+    head = Head(matrix, transform=transform, untied=untied)
+    return Stack((Table(word),), tuple(blocks), head, norm("model.final_norm"), norm("model.embeddings.norm"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from lngeom.transformers.description import Attention, Block, Head, Linear, Norm, Rotary, Stack, Table
 from lngeom.transformers.rewrite.configs import Options
+from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.layouts.shared import (
     Network,
     base_prefix,
@@ -195,6 +196,7 @@ def gemma3_text(options: Options) -> Stack:
     """Gemma 3, its language model: as Gemma 2, with norms of queries and keys; five blocks of six have a window."""
     options.only("use_bidirectional_attention", None, False)
     windows = block_windows(options, sizes(options)[2], all_but_every_nth(options))
+    bases = {True: options.get("rope_local_base_freq"), False: options.get("rope_theta")}
     return after_llama(
         options,
         norm=rms(options, offset=1),
@@ -202,7 +204,7 @@ def gemma3_text(options: Options) -> Stack:
         placing="sandwich",
         heads_norm="head",
         windows=windows,
-        turns=local_and_global(options, [window is not None for window in windows]),
+        turns=local_and_global(options, [window is not None for window in windows], bases),
         scale=math.sqrt(options.get("hidden_size")),
         score_scale=options.get("query_pre_attn_scalar") ** -0.5,
     )
@@ -222,7 +224,8 @@ def olmo2(options: Options) -> Stack:
 def olmo3(options: Options) -> Stack:
     """OLMo 3: as OLMo 2; three blocks of four have a window."""
     windows = block_windows(options, sizes(options)[2], lambda i: (i + 1) % 4 != 0)
-    turns = local_and_global(options, [window is not None for window in windows])
+    bases = {True: DEFAULTS["olmo3"]["rope_theta"], False: options.get("rope_theta")}  # as the package reads them
+    turns = local_and_global(options, [window is not None for window in windows], bases)
     norm = rms(options)
     return after_llama(options, norm=norm, norms=OUTER, placing="outer", heads_norm="all", windows=windows, turns=turns)
 

@@ -1,6 +1,6 @@
 """What the families share: sizes, windows, norms, maps and networks by the names of their arrays."""
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from lngeom.transformers.description import FeedForward, Linear, Mixture, Norm, Rotary, Rows
@@ -75,10 +75,17 @@ def check_windows(windows: list[int | None]) -> list[int | None]:
     return windows
 
 
-def local_and_global(options: Options, sliding: Sequence[bool]) -> list[Rotary | None]:
-    """Rotary positions of blocks with a sliding window and of others, which the config gives apart."""
+def local_and_global(options: Options, sliding: Sequence[bool], bases: Mapping[bool, float]) -> list[Rotary | None]:
+    """Rotary positions of blocks with a sliding window and of others, which the config gives apart.
+
+    Args:
+        options: the config.
+        sliding: whether each block has a window.
+        bases: the bases of blocks with and without one, where `rope_parameters` has none. `rope_scaling` is for those
+            without.
+    """
     width = head_sizes(options)[2]
-    found = {s: rotary_by_layer(options, width, KINDS[s]) for s in set(sliding)}
+    found = {s: rotary_by_layer(options, width, KINDS[s], base=bases[s], scaled=not s) for s in set(sliding)}
     return [found[s] for s in sliding]
 
 
