@@ -94,7 +94,7 @@ def test_null_is_not_absent():
         ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
         ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
         ("falcon", {"alibi": True}, "rounded to bfloat16"),
-        ("falcon", {"head_dim": 4}, "loads no Falcon that has it"),
+        ("falcon", {"head_dim": None}, "loads no Falcon that has it"),
         ("falcon", {"parallel_attn": False}, "runs no such model"),
         (
             "falcon",

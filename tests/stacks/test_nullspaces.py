@@ -98,7 +98,7 @@ def test_units_that_fire_are_counted_under_factors():
     scaled = weights | {n: 2.5 * w for n, w in weights.items() if n.endswith(("output.weight", "down.weight"))}
     scaled |= {n: 2.5 * w for n, w in weights.items() if n.endswith("output.bias")}
     plain = replace(stack, blocks=tuple(replace(b, factor=1.0) for b in stack.blocks))
-    tokens = np.random.default_rng(0).integers(0, 7, (9, 4))
+    tokens = np.random.default_rng(0).integers(0, 7, (300, 4))
     assert nullspace._firing(stack, weights, tokens, None) == nullspace._firing(plain, scaled, tokens, None)
     assert nullspace._firing(stack, weights, tokens, None) != nullspace._firing(plain, weights, tokens, None)
 
