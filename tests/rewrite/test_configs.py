@@ -316,6 +316,8 @@ OTHER = {
     dict: [
         {"rope_type": "linear", "factor": 3.0},
         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False},
         {"rope_type": "default", "rope_theta": 50.0},
         {"type": "linear", "factor": 3.0, "rope_theta": 50.0},
     ],

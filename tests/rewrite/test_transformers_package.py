@@ -71,11 +71,17 @@ def test_a_rewritten_folder_has_the_package_s_logits(kind, tmp_path):
     assert relative(theirs, hf.logits(kind, tmp_path / "new", TOKENS)) < 1e-12
 
 
+YARN = {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 VARIANTS = [
     ("llama", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}}),
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, "attention_bias": True}),
     ("llama", {"tie_word_embeddings": True, "mlp_bias": True, "head_dim": 6}),
+    ("llama", {"rope_parameters": YARN, "head_dim": 16}),
+    ("qwen3", {"rope_parameters": {**YARN, "truncate": False, "beta_fast": 4.0, "beta_slow": 2}, "head_dim": 16}),
+    ("llama", {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.3}, "head_dim": 16}),
+    ("glm", {"rope_parameters": {**YARN, "attention_factor": 1.5, "partial_rotary_factor": 0.5}, "head_dim": 16}),
+    ("olmo3", {"rope_scaling": YARN}),
     ("qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, "layer_types": None}),
     ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "relu"}),
     ("roberta", {"pad_token_id": 0}),

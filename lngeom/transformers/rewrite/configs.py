@@ -333,7 +333,9 @@ def rotary(options: Options, width: int, *, partial: bool = False, **form: Any) 
     """
     found = dict(options.get("rope_scaling") or options.get("rope_parameters") or {})
     base = options.first("rope_theta", "rotary_emb_base")
-    return _turning(options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial, **form)
+    return _turning(
+        options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial=partial, **form
+    )
 
 
 def rotary_by_layer(options: Options, width: int, kind: str, *, base: float, scaled: bool) -> Rotary:
@@ -361,11 +363,21 @@ def rotary_by_layer(options: Options, width: int, kind: str, *, base: float, sca
             )
     scaling = options.get("rope_scaling") if scaled else None
     kept = {"rope_type": "default"} if scaling and not apart else {}
-    return _turning(options, {**kept, **(apart.get(kind) or {}), **(scaling or {})}, width, base, 1.0, False)
+    return _turning(
+        options, {**kept, **(apart.get(kind) or {}), **(scaling or {})}, width, base, 1.0, partial=False, apart=True
+    )
 
 
 def _turning(
-    options: Options, found: dict[str, Any], width: int, base: float, share: float, partial: bool, **form: Any
+    options: Options,
+    found: dict[str, Any],
+    width: int,
+    base: float,
+    share: float,
+    *,
+    partial: bool,
+    apart: bool = False,
+    **form: Any,
 ) -> Rotary:
     """Rotary positions from the object that describes them, which is used up.
 
@@ -376,6 +388,7 @@ def _turning(
         base: where the object has none.
         share: part of the coordinates that turn, where the object does not say.
         partial: whether it may be less than 1.
+        apart: whether the config has an object for each kind of layers.
         **form: further fields of `Rotary`.
     """
     base, share = _number(found, "rope_theta", base), _number(found, "partial_rotary_factor", share)
@@ -399,8 +412,12 @@ def _turning(
         if high <= low:
             raise ValueError(f"rotary option 'high_freq_factor' must be above 'low_freq_factor'; got {high} and {low}")
         angles = [_llama3(a, factor, low, high, length) for a in angles]
+    elif kind == "yarn":
+        length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
+        length = options.first("original_max_position_embeddings") or length
+        angles, form["factor"] = _yarn(found, angles, base, length, apart)
     elif kind != "default":
-        raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3)")
+        raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3, yarn)")
     if max(angles, default=0) > LARGEST_ANGLE:
         raise ValueError(
             f"rotary positions turn by up to {max(angles):.1e} a position, which rounding spoils: 'rope_theta' or "
@@ -429,3 +446,48 @@ def _llama3(angle: float, factor: float, low: float, high: float, length: float)
     turns = length * angle / (2 * math.pi)  # turns within the original context
     keep = min(1.0, max(0.0, (turns - low) / (high - low)))
     return angle * (keep + (1 - keep) / factor)
+
+
+def _yarn(
+    found: dict[str, Any], angles: list[float], base: float, length: float, apart: bool
+) -> tuple[list[float], float]:
+    """Angles and the factor of cosine and sine by YaRN (arXiv 2309.00071).
+
+    Args:
+        found: the options of the scheme, which are used up.
+        angles: angles without it.
+        base: the base of the angles.
+        length: the original context.
+        apart: whether the config has an object for each kind of layers: then `truncate` is not read there.
+
+    Raises:
+        ValueError: naming an option that is not covered.
+    """
+    factor = _number(found, "factor")
+    fast, slow = (_number(found, name, default) for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0)))
+    truncate = found.pop("truncate", True)
+    if not isinstance(truncate, bool) or (apart and not truncate):
+        raise ValueError(f"rotary option 'truncate' = {truncate!r} is not covered")
+
+    def pair(turns: float) -> float:
+        """The pair, as a number with a fraction, that makes so many turns in the original context."""
+        return len(angles) * math.log(length / (2 * math.pi * turns)) / math.log(base)
+
+    low, high = pair(fast), pair(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * len(angles) - 1)
+    high = high + 0.001 if low == high else high
+    slowed = [min(1.0, max(0.0, (i - low) / (high - low))) for i in range(len(angles))]
+    angles = [a / factor * s + a * (1 - s) for a, s in zip(angles, slowed, strict=True)]
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
+
+    own, one, other = (found.pop(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    for name, value in (("attention_factor", own), ("mscale", one), ("mscale_all_dim", other)):
+        if value is not None:
+            _number({name: value}, name)
+    if own is None:
+        own = scale(one) / scale(other) if one and other else scale(1.0)
+    return angles, float(own)

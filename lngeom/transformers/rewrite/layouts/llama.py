@@ -266,6 +266,11 @@ def ernie4_5(options: Options) -> Stack:
 
 def phi3(options: Options) -> Stack:
     """Phi-3 and Phi-4: rows q | k | v, and gate | up, in one matrix each."""
+    scheme = options.get("rope_scaling") or options.get("rope_parameters") or {}
+    if "yarn" in (scheme.get("rope_type"), scheme.get("type")):
+        raise ValueError(
+            "rotary positions of type 'yarn' are not covered: the transformers package takes them as longrope"
+        )
     turns, network = one_turn(options, partial=True), gated(options, fused=True)
     return after_llama(options, norm=rms(options), qkv="qkv_proj", biases=(False, False), turns=turns, network=network)
 
