@@ -250,17 +250,28 @@ class Attention(Part):
 class FeedForward(Part):
     """down(a(up x)), or down(a(gate x) ⊙ up x) where there is a gate.
 
+    With a clamp c it is down(a(min(gate x, c)) ⊙ (max(−c, min(up x, c)) + 1)), as of GPT-OSS.
+
     Attributes:
         up: d → f; the linear factor where there is a gate.
         down: f → d.
         gate: d → f, under the activation, or None.
         activation: a; "relu2" is the square of ReLU, "gelu" the exact one, "gelu_tanh" its tanh approximation.
+        clamp: c, see above; None: no bound.
     """
 
     up: Linear
     down: Linear
     gate: Linear | None = None
     activation: Activation = "gelu"
+    clamp: float | None = None
+
+    positive = ("clamp",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clamp is not None and self.gate is None:
+            raise ValueError("a clamp is for networks with a gate")
 
     def readers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps that read its input, with their names."""

@@ -221,7 +221,7 @@ def feed_forward(
     if isinstance(part, FeedForward):
         up = linear(part.up, weights, x)
         gate = None if part.gate is None else linear(part.gate, weights, x)
-        return linear(part.down, weights, _activated(part.activation, up, gate))
+        return linear(part.down, weights, _activated(part.activation, up, gate, part.clamp))
     shares = routing(part, weights, x)
     y = jnp.zeros_like(x)
     for e, expert in enumerate(part.experts):
@@ -232,10 +232,16 @@ def feed_forward(
     return y + (z if part.shared_gate is None else jax.nn.sigmoid(linear(part.shared_gate, weights, x)) * z)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _activated(name: str, up: Float[Array, "N T m"], gate: Float[Array, "N T m"] | None) -> Float[Array, "N T m"]:
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _activated(
+    name: str, up: Float[Array, "N T m"], gate: Float[Array, "N T m"] | None, clamp: float | None = None
+) -> Float[Array, "N T m"]:
     """What the output map reads, as one program like `_normalized`."""
-    return ACTIVATIONS[name](up) if gate is None else ACTIVATIONS[name](gate) * up
+    if gate is None:
+        return ACTIVATIONS[name](up)
+    if clamp is not None:
+        gate, up = jnp.minimum(gate, clamp), jnp.clip(up, -clamp, clamp) + 1
+    return ACTIVATIONS[name](gate) * up
 
 
 @jax.jit

@@ -1,6 +1,7 @@
 """The `transformers` package in float64: models of random weights, and no cast to float32 on the way."""
 
 import contextlib
+import copy
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,7 @@ def float64() -> Iterator[None]:
 
 ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
 CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
-MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe")
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "gpt_oss")
 
 
 def model_class(kind: str):
@@ -81,7 +82,7 @@ def save_random(
     import torch
 
     transformers = package()
-    made = transformers.AutoConfig.for_model(kind, **config)
+    made = transformers.AutoConfig.for_model(kind, **copy.deepcopy(config))  # it changes objects in place
     with float64():
         model = named_class(kind, name)(made).double()
         draw = torch.Generator().manual_seed(1)

@@ -14,7 +14,7 @@ from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Deri
 from lngeom.transformers.rewrite.layouts import FAMILIES, describe
 
 from tests.rewrite.test_checkpoints import lngeom
-from tests.rewrite.zoo import CONFIGS, Everything, checkpoint
+from tests.rewrite.zoo import CONFIGS, Everything, checkpoint, write_file
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 9))
 
@@ -93,6 +93,19 @@ def test_null_is_not_absent():
         ("gpt2", {"num_hidden_layers": 3}, "'n_layer' = 2 and 'num_hidden_layers' = 3 are two names"),
         ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
         ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
+        ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' = 1.5 is not covered"),
+        ("gpt_oss", {"original_max_position_embeddings": None}, "must not be null"),
+        ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "takes them as longrope"),
+        (
+            "olmo3",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": False}},
+            "'truncate' = False is not",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "x"}},
+            "'mscale' must be a positive number",
+        ),
         ("falcon", {"alibi": True}, "rounded to bfloat16"),
         ("falcon", {"head_dim": None}, "loads no Falcon that has it"),
         ("falcon", {"parallel_attn": False}, "runs no such model"),
@@ -193,6 +206,7 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
             ("qwen2_moe", {"moe_intermediate_size": 13}),
             ("qwen2_moe", {"shared_expert_intermediate_size": 15}),
             ("roberta", {"max_position_embeddings": 11}),
+            ("gpt_oss", {"intermediate_size": 19}),
         ]
     ):
         old = checkpoint(tmp_path / str(i), kind)
@@ -200,6 +214,15 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
         (old / "config.json").write_text(json.dumps(config | options))
         with pytest.raises(ValueError, match="config is that of another model"):
             rw.load(old)
+
+
+def test_a_stacked_array_of_more_experts_than_the_config_says_is_named(tmp_path):
+    old = checkpoint(tmp_path / "old", "gpt_oss")
+    arrays = {name: np.asarray(array) for name, array in rw.load(old)[1].stored.items()}
+    name = "model.layers.1.mlp.experts.down_proj"
+    write_file(old / "model.safetensors", arrays | {name: np.concatenate([arrays[name], arrays[name][:1]])})
+    with pytest.raises(ValueError, match=r"layers.1.*config.json says 4 \(the number of experts"):
+        rw.load(old)
 
 
 # What the package's own classes say.

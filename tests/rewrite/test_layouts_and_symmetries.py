@@ -24,6 +24,7 @@ REWRITES = {
 UNPREDICTED = {
     "hunyuan_v1_dense": "rotary positions before a norm with gains",
     "qwen2_moe": "a shared expert",
+    "gpt_oss": "a clamped network",
     "modernbert": "reads the stream without a norm",
 }
 

@@ -42,6 +42,7 @@ EXACT = {
     "granite": [do.FoldNorms(), do.Rotate(), do.Balance(), do.ScaleStream(0.5)],
     "cohere": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(), do.CentreHead()],
     "qwen2_moe": [do.FoldNorms(), do.CentreRouter(), do.Rotate(), do.Balance(), do.ScaleStream(2.0)],
+    "gpt_oss": [do.FoldNorms(), do.Rotate(), do.CentreRouter(), do.ScaleStream(0.5), do.RotateValues()],
     "modernbert": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ScaleStream(0.5), do.RotateValues()],
     "bert": [
         *(do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()),
@@ -65,6 +66,7 @@ def test_the_function_stays(kind):
 
 
 REFUSED = [
+    ("gpt_oss, clamped units", "gpt_oss", {}, [], do.Balance(), "blocks.0.feed_forward.experts.0", "Leave the units"),
     ("llama, rotated with its gains", "llama", {}, [], do.Rotate(), "blocks.0.attention_norm", "(fold)"),
     ("llama, centred before RMSNorm", "llama", {}, [], do.CentreWriters(), "RMSNorm", "LayerNorms alone"),
     ("gemma, tied", "gemma", {}, [], do.FoldNorms(), "head.linear", "untie"),

@@ -111,6 +111,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 14,
         "mlp_only_layers": [0],
     },
+    "gpt_oss": {
+        **GROUPED,
+        "tie_word_embeddings": False,
+        "head_dim": 8,
+        "sliding_window": 3,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "swiglu_limit": 0.8,
+        "rope_theta": 100.0,
+    },
     "codegen": {**GPT, "rotary_dim": 2, "tie_word_embeddings": False},
     "gpt_bigcode": {**GPT},
     "gpt_neo": {
@@ -221,13 +231,16 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
             sizes += [(network.gate, inner, d)] if network.gate else []
         if mixed:
             sizes.append((block.feed_forward.router, len(networks), d))
+        if a.sink:
+            shapes[a.sink] = (a.heads,)
         for linear, out, into in sizes:
             if linear.rows is not None:
                 fused = [other.rows.indices() for other, _, _ in sizes if other.weight == linear.weight]
                 out = 1 + int(np.concatenate(fused).max())
-            shapes[linear.weight] = (out, into) if linear.layout == "oi" else (into, out)
+            stacked = () if linear.expert is None else (len(networks),)
+            shapes[linear.weight] = (*stacked, *((out, into) if linear.layout == "oi" else (into, out)))
             if linear.bias:
-                shapes[linear.bias] = (out,)
+                shapes[linear.bias] = (*stacked, out)
         for norm, heads in ((a.query_norm, a.heads), (a.key_norm, a.kv_heads)):
             for name in filter(None, (norm.gain, norm.bias) if norm is not None else ()):
                 shapes[name] = (a.query_width * (heads if a.norm_over == "all" else 1),)

@@ -107,7 +107,11 @@ def attend(a, w, X):
 def feed(f, w, x):
     if not hasattr(f, "experts"):
         up = affine(f.up, w, x)
-        inner = act(f.activation, up) if f.gate is None else act(f.activation, affine(f.gate, w, x)) * up
+        gate = None if f.gate is None else affine(f.gate, w, x)
+        if f.clamp is not None:
+            gate = np.array([min(v, f.clamp) for v in gate])
+            up = np.array([max(-f.clamp, min(v, f.clamp)) + 1 for v in up])
+        inner = act(f.activation, up) if gate is None else act(f.activation, gate) * up
         return affine(f.down, w, inner)
     z = affine(f.router, w, x)
     scores = np.exp(z) / np.exp(z).sum() if f.scores == "softmax" else 1 / (1 + np.exp(-z))

@@ -136,6 +136,11 @@ def test_mixtures(form):
     agrees(made.stack(made.block(network=Mixture(made.linear(3, D), experts, *form))), made.weights)
 
 
+def test_clamped_networks():
+    made = Made()
+    agrees(made.stack(made.block(network=replace(made.network("quick_gelu", gated=True), clamp=0.4))), made.weights)
+
+
 @pytest.mark.parametrize("gate", [False, True])
 def test_shared_experts(gate):
     made = Made()
@@ -259,6 +264,7 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: Stack((Table("a", "position"),), (), Head(Linear("b"))), "begin with"),
         (lambda: made.stack(made.block(), made.block("post")), "all be post-norm"),
         (lambda: replace(made.block("post"), factor=0.5), "for placing 'pre'; placing is 'post'"),
+        (lambda: replace(made.network(), clamp=1.0), "a clamp is for networks with a gate"),
         (lambda: replace(made.block(), bare_attention=True), "without an attention_norm"),
         (lambda: replace(made.block("outer"), bare_attention=True), "for blocks with placing 'pre'"),
         (lambda: replace(made.block(), factor=0.0), "factor of a Block must be positive"),

@@ -313,7 +313,9 @@ LARGEST_ANGLE = 1e3
 """Radians a position. Published models turn by 1 at most."""
 
 
-def rotary(options: Options, width: int, *, partial: bool = False, **form: Any) -> Rotary:
+def rotary(
+    options: Options, width: int, *, partial: bool = False, absent: Mapping[str, Any] | None = None, **form: Any
+) -> Rotary:
     """Rotary positions of a config.
 
     `rope_scaling`, where it is not empty, replaces `rope_parameters`. The base and the part of the coordinates that
@@ -323,6 +325,7 @@ def rotary(options: Options, width: int, *, partial: bool = False, **form: Any) 
         options: the config.
         width: width of a head.
         partial: whether the family may turn a part of the coordinates.
+        absent: what stands for `rope_parameters` where it is null or absent.
         **form: further fields of `Rotary`.
 
     Returns:
@@ -331,7 +334,8 @@ def rotary(options: Options, width: int, *, partial: bool = False, **form: Any) 
     Raises:
         ValueError: naming a scheme that is not covered, or a value that is missing.
     """
-    found = dict(options.get("rope_scaling") or options.get("rope_parameters") or {})
+    given = options.get("rope_parameters")
+    found = dict(options.get("rope_scaling") or (absent if given is None else given) or {})
     base = options.first("rope_theta", "rotary_emb_base")
     return _turning(
         options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial=partial, **form
@@ -407,14 +411,12 @@ def _turning(
         angles = [a / factor for a in angles]
     elif kind == "llama3":
         factor, low, high = (_number(found, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-        length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
-        length = options.first("original_max_position_embeddings") or length
+        length = _original_length(options, found)
         if high <= low:
             raise ValueError(f"rotary option 'high_freq_factor' must be above 'low_freq_factor'; got {high} and {low}")
         angles = [_llama3(a, factor, low, high, length) for a in angles]
     elif kind == "yarn":
-        length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
-        length = options.first("original_max_position_embeddings") or length
+        length = _original_length(options, found)
         angles, form["factor"] = _yarn(found, angles, base, length, apart)
     elif kind != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3, yarn)")
@@ -427,6 +429,19 @@ def _turning(
         name, value = next(iter(found.items()))
         raise ValueError(f"rotary option {name!r} = {value!r} is not covered for type {kind!r}")
     return Rotary(tuple(angles), **form)
+
+
+def _original_length(options: Options, found: dict[str, Any]) -> float:
+    """The context that a model was trained for, before its rotary positions were changed.
+
+    Raises:
+        ValueError: if an option beside the scheme, which comes first, is null.
+    """
+    name = "original_max_position_embeddings"
+    if options.given(name) and options.config[name] is None:
+        raise ValueError(f"option {name!r} must not be null where the rotary positions depend on it")
+    length = _number(found, name, options.get("max_position_embeddings"))
+    return options.first(name) or length
 
 
 def _number(found: dict[str, Any], name: str, default: float | None = None) -> float:

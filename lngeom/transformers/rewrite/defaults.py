@@ -622,6 +622,25 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "local_rope_theta": 10000.0,
         "tie_word_embeddings": True,
     },
+    "gpt_oss": {
+        **_without(_MISTRAL, "hidden_act"),
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "head_dim": 64,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150000.0,
+        "attention_bias": True,
+        "sliding_window": Maybe(int, 128),
+        "layer_types": Maybe(list),
+        "num_local_experts": 128,
+        "num_experts": Alias("num_local_experts"),
+        "num_experts_per_tok": 4,
+        "swiglu_alpha": 1.702,
+        "swiglu_limit": 7.0,
+    },
 }
 """Options that have an effect, by family, with their defaults."""
 
@@ -663,6 +682,7 @@ NOT_NULL: dict[str, tuple[str, ...]] = {
         *("attention_dropout", "classifier_dropout", "embedding_dropout", "mlp_dropout", "classifier_pooling"),
         *("deterministic_flash_attn", "initializer_cutoff_factor", "sparse_pred_ignore_index", "sparse_prediction"),
     ),
+    "gpt_oss": ("attention_dropout", "hidden_act", "output_router_logits", "router_aux_loss_coef"),
     "codegen": ("attn_pdrop", "embd_pdrop", "n_ctx", "resid_pdrop"),
     "gpt_bigcode": (
         *("attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),

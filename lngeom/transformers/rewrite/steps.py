@@ -629,8 +629,13 @@ class Balance(AbstractStep):
     identity = "ReLU(c z) = c ReLU(z) for c > 0, ReLU² by c², and a gated unit is linear in its second factor"
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """Activations that are not homogeneous."""
-        return [
+        """Activations that are not homogeneous, and clamps."""
+        clamped = [
+            Obstacle(f"{path} ({net.up.weight})", f"its linear factor is clamped at {net.clamp:g}", "Leave the units.")
+            for path, net in networks(stack)
+            if net.clamp is not None
+        ]
+        return clamped + [
             Obstacle(
                 f"{path} ({net.up.weight})",
                 f"{net.activation} is not homogeneous, and there is no gate beside it",

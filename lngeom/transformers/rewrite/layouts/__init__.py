@@ -4,6 +4,7 @@ One function a family. Roles are stated here for each family; the same name has 
 a config is read, known to be without effect on the function, or refused by name.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ _AFTER_LLAMA = (
     *(llama.olmo2, llama.olmo3, llama.smollm3, llama.seed_oss, llama.helium, llama.ernie4_5, llama.phi3, llama.glm),
     *(llama.glm4, llama.stablelm, llama.mixtral, llama.olmoe, llama.qwen3_moe, llama.arcee, llama.nemotron),
     *(llama.vaultgemma, llama.ministral, llama.exaone4, llama.hunyuan_v1_dense, llama.granite, llama.cohere),
-    *(llama.cohere2, llama.qwen2_moe),
+    *(llama.cohere2, llama.qwen2_moe, llama.gpt_oss),
     *(llama.starcoder2, llama.phi, llama.persimmon),
 )
 _AFTER_GPT = (
@@ -154,14 +155,16 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
             wanted.append((branch.shared.up.weight, 0, size, "the width of the shared expert"))
         size = options.first(*(("moe_intermediate_size",) if mixed else ()), *inner)
         for network in branch.experts if mixed else (branch,):
-            if network.up.rows is None:
+            if network.up.rows is None and network.up.expert is None:
                 axis = 0 if network.up.layout == "oi" else 1
                 wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
     wanted += [(name, axis, rows, "rows of the parts of a matrix") for name, axis, rows in _fused(stack)]
+    wanted += [(name, axis, size, "the number of experts") for name, axis, size in _stacked(stack)]
     for side in stack.side if options.kind in POOLERS else ():
         wanted.append((side.weight, 0, d, "the width of the stream"))
     for site in stack.linears:
         for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
+            axes += site.part.expert is not None
             if name is not None and len(weights[name].shape) != axes:
                 raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
     for name, axis, size, what in wanted:
@@ -177,10 +180,19 @@ def _fused(stack: Stack) -> Iterator[tuple[str, int, int]]:
     taken: dict[str, tuple[int, int]] = {}
     for site in stack.linears:
         part: Linear = site.part
-        if part.rows is not None:
-            axis, rows = 0 if part.layout == "oi" else 1, part.rows.length * part.rows.count
-            taken[part.weight] = axis, taken.get(part.weight, (axis, 0))[1] + rows
+        if part.rows is not None and part.expert in (None, 0):  # experts take the same rows
+            axis = (0 if part.layout == "oi" else 1) + (part.expert is not None)
+            before = taken.get(part.weight, (axis, 0))[1]
+            taken[part.weight] = axis, before + part.rows.length * part.rows.count
     yield from ((name, axis, rows) for name, (axis, rows) in taken.items())
+
+
+def _stacked(stack: Stack) -> Iterator[tuple[str, int, int]]:
+    """Arrays with a leading axis of experts: name, that axis, how many experts there are."""
+    parts = [site.part for site in stack.linears if site.part.expert is not None]
+    count = Counter(part.weight for part in {(p.weight, p.expert): p for p in parts}.values())
+    for part in parts:
+        yield from ((name, 0, count[part.weight]) for name in filter(None, (part.weight, part.bias)))
 
 
 def with_rms(stack: Stack) -> Stack:

@@ -5,7 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lngeom.transformers.description import Attention, Block, Head, Linear, Norm, Rotary, Stack, Table
+from lngeom.transformers.description import (
+    Attention,
+    Block,
+    FeedForward,
+    Head,
+    Linear,
+    Mixture,
+    Norm,
+    Rotary,
+    Rows,
+    Stack,
+    Table,
+)
 from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.layouts.shared import (
@@ -47,6 +59,7 @@ def after_llama(
     heads_norm: str | None = None,
     heads_names: tuple[str, str] = ("q_norm", "k_norm"),
     rotary_first: bool = False,
+    sinks: bool = False,
     biases: tuple[bool, bool] | None = None,
     qkv: str | None = None,
     output: str = "o_proj",
@@ -71,6 +84,7 @@ def after_llama(
         heads_norm: "head" or "all" where queries and keys have norms.
         heads_names: names of these norms.
         rotary_first: whether rotary positions come before them.
+        sinks: whether attention has sinks.
         biases: whether q, k and v have biases, and whether the output map has; None: as `attention_bias` says.
         qkv: name of the one matrix of q, k and v: "qkv_proj", one after the other; "query_key_value", by head.
         output: name of the output map.
@@ -117,6 +131,7 @@ def after_llama(
             norm_over="all" if heads_norm == "all" else "head",
             rotary_first=rotary_first,
             cap=options.first("attn_logit_softcapping"),
+            sink=f"{prefix}self_attn.sinks" if sinks else None,
             window=windows[i],
         )
         n1, n2, m1, m2 = (None if name is None else norm(prefix + name) for name in norms)
@@ -460,6 +475,42 @@ def qwen2_moe(options: Options) -> Stack:
         biases=(options.get("qkv_bias"), False),
         windows=block_windows(options, sizes(options)[2], lambda i: used and i % 2 == 0 and i < last),
         network=some_sparse(options, experts),
+    )
+
+
+GPT_OSS_TURNS = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""Rotary positions of GPT-OSS where the config has none."""
+
+
+def gpt_oss(options: Options) -> Stack:
+    """GPT-OSS: attention sinks, clamped experts in one array, gate and linear factor in turns, a router with a bias."""
+    options.only("swiglu_alpha", 1.702)
+    inner, top, clamp = (options.get(name) for name in ("intermediate_size", "num_experts_per_tok", "swiglu_limit"))
+
+    def expert(at: str, e: int) -> FeedForward:
+        both = f"{at}experts.gate_up_proj"
+        gate, up = (Linear(both, f"{both}_bias", "io", Rows(j, 1, inner, 2), e) for j in range(2))
+        down = Linear(f"{at}experts.down_proj", f"{at}experts.down_proj_bias", "io", expert=e)
+        return FeedForward(up, down, gate, "quick_gelu", clamp)
+
+    def network(prefix: str, _: int) -> Mixture:
+        at, count = f"{prefix}mlp.", options.get("num_local_experts")
+        return Mixture(linear(f"{at}router", True), tuple(expert(at, e) for e in range(count)), top=top)
+
+    return after_llama(
+        options,
+        norm=rms(options),
+        sinks=True,
+        windows=block_windows(options, sizes(options)[2], lambda i: i % 2 == 0),
+        turns=one_turn(options, absent=GPT_OSS_TURNS),
+        network=network,
     )
 
 

@@ -117,9 +117,9 @@ def biased(name: str, layout: Any = "oi", rows: Rows | None = None) -> Linear:
     return linear(name, True, layout, rows)
 
 
-def one_turn(options: Options, *, partial: bool = False, **form: Any) -> list[Rotary | None]:
-    """Rotary positions that are the same in all blocks; `partial` and `form` as of `rotary`."""
-    return [rotary(options, head_sizes(options)[2], partial=partial, **form)] * sizes(options)[2]
+def one_turn(options: Options, **form: Any) -> list[Rotary | None]:
+    """Rotary positions that are the same in all blocks; `form` as of `rotary`."""
+    return [rotary(options, head_sizes(options)[2], **form)] * sizes(options)[2]
 
 
 def fused_rows(lengths: Sequence[int]) -> list[Rows]:
