@@ -62,6 +62,8 @@ class Variant:
         temperature: whether scores have a factor by head.
         cap: of scores, or None.
         head_cap: of logits, or None.
+        head_scale: factor of logits.
+        factor: of what branches add to the stream.
         sink: whether attention has a sink.
         causal: whether attention is.
         eps: ε of every norm.
@@ -105,6 +107,8 @@ class Variant:
     temperature: bool = False
     cap: float | None = None
     head_cap: float | None = None
+    head_scale: float = 1.0
+    factor: float = 1.0
     sink: bool = False
     causal: bool = True
     eps: float = 0.0
@@ -184,7 +188,7 @@ class _Builder:
             head = Linear("tokens", self.array("head.bias", v.vocabulary) if v.head_bias else None)
         else:
             head = self.linear("head", v.vocabulary, v.width, v.head_bias)
-        return Stack(tuple(tables), blocks, Head(head, v.head_cap, transform), last, first)
+        return Stack(tuple(tables), blocks, Head(head, v.head_cap, transform, scale=v.head_scale), last, first)
 
     def block(self, name: str) -> Block:
         v = self.v
@@ -199,6 +203,7 @@ class _Builder:
             self.stream_norm(f"{name}.after1") if writes else None,
             self.stream_norm(f"{name}.after2") if writes else None,
             parallel=v.parallel is not None,
+            factor=v.factor,
         )
 
     def network(self, name: str) -> FeedForward:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from lngeom.transformers.description import Attention, FeedForward, Linear, Norm, Stack, Table, walk
+from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
 
 
 def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -18,6 +18,12 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
             _check_attention(path, part, shapes)
         elif isinstance(part, FeedForward) and part.gate is None and part.activation == "identity":
             _refuse(f"{path}: a network without a nonlinearity")
+        elif isinstance(part, FeedForward) and part.clamp is not None:
+            _refuse(f"{path}: a clamped network")
+        elif isinstance(part, Mixture) and part.shared is not None:
+            _refuse(f"{path}: a shared expert")
+    if bare := [i for i, block in enumerate(stack.blocks) if block.bare_attention]:
+        _refuse(f"attention that reads the stream without a norm (blocks.{bare[0]})")
     if stack.side:
         _refuse(f"a map beside the head ({stack.side[0].weight})")
     placings = {b.placing for b in stack.blocks}

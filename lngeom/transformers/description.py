@@ -249,17 +249,28 @@ class Attention(Part):
 class FeedForward(Part):
     """down(a(up x)), or down(a(gate x) ⊙ up x) where there is a gate.
 
+    With a clamp c it is down(a(min(gate x, c)) ⊙ (max(−c, min(up x, c)) + 1)), as of GPT-OSS.
+
     Attributes:
         up: d → f; the linear factor where there is a gate.
         down: f → d.
         gate: d → f, under the activation, or None.
         activation: a; "relu2" is the square of ReLU, "gelu" the exact one, "gelu_tanh" its tanh approximation.
+        clamp: c, see above; None: no bound.
     """
 
     up: Linear
     down: Linear
     gate: Linear | None = None
     activation: Activation = "gelu"
+    clamp: float | None = None
+
+    positive = ("clamp",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clamp is not None and self.gate is None:
+            raise ValueError("a clamp is for networks with a gate")
 
     def readers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps that read its input, with their names."""
@@ -280,6 +291,8 @@ class Mixture(Part):
         scores: "softmax" or "sigmoid" of the router's outputs.
         top: how many experts with the largest outputs are used; None: all.
         renormalize: whether the weights of the experts in use are divided by their sum.
+        shared: an expert that is always used, beside the others, or None.
+        shared_gate: d → 1, whose sigmoid is the shared expert's weight; None: 1.
     """
 
     router: Linear
@@ -287,20 +300,33 @@ class Mixture(Part):
     scores: Literal["softmax", "sigmoid"] = "softmax"
     top: int | None = None
     renormalize: bool = True
+    shared: FeedForward | None = None
+    shared_gate: Linear | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.shared_gate is not None and self.shared is None:
+            raise ValueError("a mixture with a shared_gate has no shared expert: name it, or leave the gate out")
         if self.top is not None and not 1 <= self.top <= len(self.experts):
             raise ValueError(f"top must be 1 to {len(self.experts)}, the number of experts; got {self.top}")
 
     def readers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps that read its input, the router first, with their names."""
-        experts = [(f"experts.{i}.{n}", m) for i, e in enumerate(self.experts) for n, m in e.readers()]
-        return (("router", self.router), *experts)
+        gate = () if self.shared_gate is None else (("shared_gate", self.shared_gate),)
+        return (
+            ("router", self.router),
+            *((f"{at}.{n}", m) for at, e in self.networks() for n, m in e.readers()),
+            *gate,
+        )
 
     def writers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps whose weighted sum is its output, with their names."""
-        return tuple((f"experts.{i}.{n}", m) for i, e in enumerate(self.experts) for n, m in e.writers())
+        return tuple((f"{at}.{n}", m) for at, e in self.networks() for n, m in e.writers())
+
+    def networks(self) -> "tuple[tuple[str, FeedForward], ...]":
+        """The experts, the shared one last, with their paths."""
+        shared = () if self.shared is None else (("shared", self.shared),)
+        return (*((f"experts.{i}", e) for i, e in enumerate(self.experts)), *shared)
 
 
 @dataclass(frozen=True)
@@ -319,6 +345,8 @@ class Block(Part):
         attention_writing_norm: norm of attention's output ("sandwich", "outer").
         feed_forward_writing_norm: likewise of the second branch.
         parallel: whether both branches read the same stream, and their outputs are added together.
+        factor: factor of what each branch adds to the stream ("pre" only).
+        bare_attention: whether attention reads the stream itself, without a norm ("pre" only).
     """
 
     attention: Attention
@@ -329,16 +357,27 @@ class Block(Part):
     attention_writing_norm: Norm | None = None
     feed_forward_writing_norm: Norm | None = None
     parallel: bool = False
+    factor: float = 1.0
+    bare_attention: bool = False
+
+    positive = ("factor",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         shared = self.parallel and self.feed_forward_norm is None
-        reading = (self.attention_norm is not None, self.feed_forward_norm is not None or shared)
+        reading = (self.attention_norm is not None or self.bare_attention, self.feed_forward_norm is not None or shared)
         writing = (self.attention_writing_norm is not None, self.feed_forward_writing_norm is not None)
         wanted = {"pre": (1, 0), "sandwich": (1, 1), "outer": (0, 1), "post": (1, 0)}
         reads, writes = wanted[self.placing]
         if (self.placing == "post" or not reads) and self.parallel:
             raise ValueError(f"a parallel block has reading norms; placing is {self.placing!r}")
+        if self.bare_attention and (self.placing != "pre" or self.parallel or self.attention_norm is not None):
+            raise ValueError(
+                "bare_attention is for blocks with placing 'pre', not parallel, without an attention_norm; got "
+                f"{self.placing!r}, parallel={self.parallel}, {shown(self.attention_norm)}"
+            )
+        if self.factor != 1 and self.placing != "pre":
+            raise ValueError(f"a factor of the branches is for placing 'pre'; placing is {self.placing!r}")
         if reading != (bool(reads),) * 2 or writing != (bool(writes),) * 2:
             raise ValueError(
                 f"placing {self.placing!r} needs {2 * reads} of attention_norm and feed_forward_norm and {2 * writes} "
@@ -399,14 +438,16 @@ class Head(Part):
         cap: c of the soft cap c · tanh(z/c) of the logits, or None.
         transform: layer before it, or None.
         untied: name that the matrix of a tied head gets when it becomes an array of its own.
+        scale: factor of the logits, before the cap.
     """
 
     linear: Linear
     cap: float | None = None
     transform: Transform | None = None
     untied: str = "lm_head.weight"
+    scale: float = 1.0
 
-    positive = ("cap",)
+    positive = ("cap", "scale")
 
 
 @dataclass(frozen=True)
@@ -675,6 +716,7 @@ def _wanted(stack: Stack, path: str, d: int) -> tuple[int | None, int | None]:
             "value": (a.kv_heads * a.value_width, d),
             "output": (d, a.heads * a.value_width),
             "router": (len(getattr(block.feed_forward, "experts", ())), d),
+            "shared_gate": (1, d),
             "down": (d, None),
         }
         return sizes.get(steps[-1], (None, d))

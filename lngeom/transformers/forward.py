@@ -70,7 +70,7 @@ def embedded(
     x = 0
     for table in stack.tables:
         found = _rows(table.weight, weights, rows[table.index] + table.offset)
-        x = x + (found if table.scale == 1 else found * jnp.asarray(table.scale, found.dtype))
+        x = x + times(table.scale, found)
     x = jnp.asarray(x)
     return x if stack.embedding_norm is None else norm(stack.embedding_norm, weights, x)
 
@@ -87,17 +87,17 @@ def after(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) ->
     x = x + attention_branch(block, weights, x)
     return x + feed_forward_branch(block, weights, x)
 
-
 def attention_branch(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
-    """What attention adds to the stream: its reading norm, itself, and its writing norm."""
+    """What attention adds to the stream: its reading norm, itself, its writing norm, and the factor."""
     y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
+    y = times(block.factor, y)
     return y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
 
 
 def feed_forward_branch(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
     """What the second branch adds to the stream."""
     before = block.attention_norm if block.shared_norm else block.feed_forward_norm
-    y = feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x))
+    y = times(block.factor, feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x)))
     return y if block.feed_forward_writing_norm is None else norm(block.feed_forward_writing_norm, weights, y)
 
 
@@ -106,7 +106,7 @@ def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> 
     if (transform := stack.head.transform) is not None:
         x = _activated(transform.activation, linear(transform.linear, weights, x), None)
         x = norm(transform.norm, weights, x)
-    z = linear(stack.head.linear, weights, x)
+    z = times(stack.head.scale, linear(stack.head.linear, weights, x))
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
@@ -234,18 +234,27 @@ def feed_forward(
     if isinstance(part, FeedForward):
         up = linear(part.up, weights, x)
         gate = None if part.gate is None else linear(part.gate, weights, x)
-        return linear(part.down, weights, _activated(part.activation, up, gate))
+        return linear(part.down, weights, _activated(part.activation, up, gate, part.clamp))
     shares = routing(part, weights, x)
     y = jnp.zeros_like(x)
     for e, expert in enumerate(part.experts):
         y = _with_share(y, shares, e, feed_forward(expert, weights, x))
-    return y
+    if part.shared is None:
+        return y
+    z = feed_forward(part.shared, weights, x)
+    return y + (z if part.shared_gate is None else jax.nn.sigmoid(linear(part.shared_gate, weights, x)) * z)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _activated(name: str, up: Float[Array, "N T m"], gate: Float[Array, "N T m"] | None) -> Float[Array, "N T m"]:
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _activated(
+    name: str, up: Float[Array, "N T m"], gate: Float[Array, "N T m"] | None, clamp: float | None = None
+) -> Float[Array, "N T m"]:
     """What the output map reads, as one program like `_normalized`."""
-    return ACTIVATIONS[name](up) if gate is None else ACTIVATIONS[name](gate) * up
+    if gate is None:
+        return ACTIVATIONS[name](up)
+    if clamp is not None:
+        gate, up = jnp.minimum(gate, clamp), jnp.clip(up, -clamp, clamp) + 1
+    return ACTIVATIONS[name](gate) * up
 
 
 @jax.jit
@@ -303,6 +312,11 @@ def _last(vector: Array, x: Array) -> Array:
     vector = vector.reshape(-1, x.shape[-1])
     inner = vector.shape if len(vector) > 1 else vector.shape[1:]
     return vector.reshape((1,) * (x.ndim - len(inner)) + inner)
+
+
+def times(factor: float, x: Array) -> Array:
+    """A number, in the dtype of the array, times the array."""
+    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
 
 def _wide(x: Array) -> Array:

@@ -334,7 +334,8 @@ def _network_input(block: Block, weights: Mapping[str, Any], x: Array) -> Array:
     added = x
     if not block.parallel:
         y = attention(block.attention, weights, before)
-        added = x + (y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y))
+        y = y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
+        added = x + block.factor * y
     if block.placing == "post":
         assert block.attention_norm is not None
         return norm(block.attention_norm, weights, added)

@@ -1,6 +1,7 @@
 """The `transformers` package in float64: models of random weights, and no cast to float32 on the way."""
 
 import contextlib
+import copy
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,13 +59,16 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-CLASSES = {"bert": "BertForMaskedLM", "gpt2": "GPT2LMHeadModel"}
+ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
+CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "gpt_oss")
 
 
 def model_class(kind: str):
     transformers = package()
     config = transformers.AutoConfig.for_model(kind)
-    return getattr(transformers, CLASSES.get(kind, type(config).__name__.replace("Config", "ForCausalLM")))
+    ending = "ForMaskedLM" if kind in ENCODERS else "ForCausalLM"
+    return getattr(transformers, CLASSES.get(kind, type(config).__name__.replace("Config", ending)))
 
 
 def named_class(kind: str, name: str | None):
@@ -78,7 +82,7 @@ def save_random(
     import torch
 
     transformers = package()
-    made = transformers.AutoConfig.for_model(kind, **config)
+    made = transformers.AutoConfig.for_model(kind, **copy.deepcopy(config))  # it changes objects in place
     with float64():
         model = named_class(kind, name)(made).double()
         draw = torch.Generator().manual_seed(1)
@@ -105,7 +109,7 @@ def all_outputs(
     import torch
     from transformers.activations import ACT2FN
 
-    options = {"experts_implementation": "eager"} if kind == "mixtral" else {}
+    options = {"experts_implementation": "eager"} if kind in MIXTURES else {}
     with float64() if dtype == "float64" else contextlib.nullcontext():
         model, report = named_class(kind, name).from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation="eager", output_loading_info=True, **options

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
-from lngeom.transformers.rewrite.configs import DEFAULTS, IGNORED, NOT_NULL, READ, Alias, Derived, Maybe, matches
-from lngeom.transformers.rewrite.layouts import describe
+from lngeom.transformers.rewrite.configs import IGNORED, READ, matches
+from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
+from lngeom.transformers.rewrite.layouts import FAMILIES, describe
 
 from tests.rewrite.test_checkpoints import lngeom
-from tests.rewrite.zoo import CONFIGS, Everything, checkpoint
+from tests.rewrite.zoo import CONFIGS, Everything, checkpoint, write_file
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 9))
 
@@ -42,6 +45,17 @@ def test_an_absent_option_has_the_default_of_its_family(kind, option, read):
     if option == "rotary_dim":
         config |= {"n_embd": 256}
     assert read(described(kind, config))
+
+
+def test_the_guide_names_every_family_once():
+    guide = (Path(__file__).parents[2] / "analysis" / "REWRITES.md").read_text(encoding="utf-8")
+    rows = [row for row in guide.partition("## Architectures")[2].splitlines()[:12] if row.startswith("| ")]
+    named = re.findall(r"`([\w-]+)`", "".join(rows).replace("`model_type`", ""))
+    assert sorted(named) == sorted(FAMILIES)
+
+
+def test_every_family_has_options_and_a_small_model():
+    assert set(FAMILIES) == set(DEFAULTS) == set(CONFIGS)
 
 
 def test_null_is_not_absent():
@@ -79,6 +93,42 @@ def test_null_is_not_absent():
         ("gpt2", {"num_hidden_layers": 3}, "'n_layer' = 2 and 'num_hidden_layers' = 3 are two names"),
         ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
         ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
+        ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' = 1.5 is not covered"),
+        ("gpt_oss", {"original_max_position_embeddings": None}, "must not be null"),
+        ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "takes them as longrope"),
+        (
+            "olmo3",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": False}},
+            "'truncate' = False is not",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "x"}},
+            "'mscale' must be a positive number",
+        ),
+        ("falcon", {"alibi": True}, "rounded to bfloat16"),
+        ("falcon", {"head_dim": None}, "loads no Falcon that has it"),
+        ("falcon", {"parallel_attn": False}, "runs no such model"),
+        (
+            "falcon",
+            {"new_decoder_architecture": False, "multi_query": False},
+            "'num_kv_heads' = 2 without 'multi_query'",
+        ),
+        ("mpt", {"attn_config": {"clip_qkv": 6.0}}, "'clip_qkv' = 6.0 is not covered"),
+        ("mpt", {"attn_config": {"softmax_scale": 0}}, "'softmax_scale' in 'attn_config' must be a positive number"),
+        ("mpt", {"max_seq_len": 1}, "'max_seq_len' must be at least 2"),
+        ("mpt", {"n_heads": 3, "d_model": 12}, "'n_heads' = 3 is not covered"),
+        ("codegen", {"n_head": 2}, "'n_head' must be a multiple of 4"),
+        ("gpt_neo", {"attention_layers": ["global", "far"]}, "must say global or local for each of 2 layers"),
+        ("smollm3", {"no_rope_layers": [1]}, "an entry for each of 2 layers"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "'sliding_window_pattern' must be positive"),
+        ("gemma3_text", {"rope_parameters": {"rope_type": "default"}}, "one for sliding_attention; it has 'rope_type'"),
+        ("exaone4", {"sliding_window": None}, "'layer_types' must be given"),
+        ("ministral", {"head_dim": None}, "'head_dim' must be an integer"),
+        ("stablelm", {"qk_layernorm": True}, "'qk_layernorm' = True is not covered"),
+        ("electra", {"embedding_size": 8}, "'embedding_size' = 8 is not covered"),
+        ("ernie", {"use_task_id": True}, "'use_task_id' = True is not covered"),
+        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "in 'rope_parameters'"),
     ],
 )
 def test_malformed_options_are_named(kind, options, words):
@@ -150,6 +200,13 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
             ("llama", {"intermediate_size": 21}),
             ("gpt2", {"n_positions": 13}),
             ("bert", {"type_vocab_size": 3}),
+            ("phi3", {"intermediate_size": 19}),
+            ("phi3", {"num_key_value_heads": 1}),
+            ("falcon", {"num_kv_heads": 4}),
+            ("qwen2_moe", {"moe_intermediate_size": 13}),
+            ("qwen2_moe", {"shared_expert_intermediate_size": 15}),
+            ("roberta", {"max_position_embeddings": 11}),
+            ("gpt_oss", {"intermediate_size": 19}),
         ]
     ):
         old = checkpoint(tmp_path / str(i), kind)
@@ -157,6 +214,15 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
         (old / "config.json").write_text(json.dumps(config | options))
         with pytest.raises(ValueError, match="config is that of another model"):
             rw.load(old)
+
+
+def test_a_stacked_array_of_more_experts_than_the_config_says_is_named(tmp_path):
+    old = checkpoint(tmp_path / "old", "gpt_oss")
+    arrays = {name: np.asarray(array) for name, array in rw.load(old)[1].stored.items()}
+    name = "model.layers.1.mlp.experts.down_proj"
+    write_file(old / "model.safetensors", arrays | {name: np.concatenate([arrays[name], arrays[name][:1]])})
+    with pytest.raises(ValueError, match=r"layers.1.*config.json says 4 \(the number of experts"):
+        rw.load(old)
 
 
 # What the package's own classes say.
@@ -179,9 +245,20 @@ def test_the_table_is_that_of_the_package(kind):
         elif name in fields and name != "rope_parameters":
             default = None if isinstance(entry, Derived) else entry.default if isinstance(entry, Maybe) else entry
             assert fields[name].default == default, name
-    assert made.default_theta == DEFAULTS[kind].get("rope_theta", DEFAULTS[kind].get("rotary_emb_base", 10000.0))
+    names = ("rope_theta", "rotary_emb_base", "global_rope_theta")
+    base = next((DEFAULTS[kind][name] for name in names if name in DEFAULTS[kind]), 10000.0)
+    local = {"global": base, "local": DEFAULTS[kind].get("rope_local_base_freq", 10000.0)}
+    assert made.default_theta == (local if isinstance(made.default_theta, dict) else base)
     unread = [name for name in fields if name not in DEFAULTS[kind] and not matches(name, IGNORED)]
     assert not unread
+
+
+NEEDED = {
+    "electra": {"embedding_size": 256},
+    "ministral": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+}
+"""Options whose defaults are refused."""
 
 
 @pytest.mark.peers
@@ -189,9 +266,10 @@ def test_the_table_is_that_of_the_package(kind):
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_each_option_left_out_has_the_package_s_default(kind):
     made = configuration(kind)
-    full = made().to_dict()
+    needed = NEEDED.get(kind, {})
+    full = made(**needed).to_dict()
     reference = described(kind, full)
-    for name in set(full) - {"model_type"}:
+    for name in set(full) - {"model_type", *needed}:
         assert described(kind, {k: v for k, v in full.items() if k != name}) == reference, name
 
 
@@ -261,6 +339,8 @@ OTHER = {
     dict: [
         {"rope_type": "linear", "factor": 3.0},
         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False},
         {"rope_type": "default", "rope_theta": 50.0},
         {"type": "linear", "factor": 3.0, "rope_theta": 50.0},
     ],
@@ -281,9 +361,10 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
         for value in OTHER[entry.kind if isinstance(entry, Maybe | Derived) else type(entry)]:
             extra = {"use_sliding_window": True, "sliding_window": 2} if name == "layer_types" else {}
             folder = tmp_path / f"{name}-{read}-{len(refused)}"
+            tokens = TOKENS if name != "pad_token_id" else np.where(value == TOKENS, value + 1, TOKENS)
             try:
                 hf.save_random(kind, {**CONFIGS[kind], **extra, name: value}, folder)
-                theirs = hf.logits(kind, folder, TOKENS)
+                theirs = hf.logits(kind, folder, tokens)
             except Exception:  # the package refuses it
                 continue
             config = json.loads((folder / "config.json").read_text())  # as it was given, not as it was normalized
@@ -291,7 +372,7 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
             given = {k: v for k, v in config.items() if k not in dropped} | {**CONFIGS[kind], **extra, name: value}
             (folder / "config.json").write_text(json.dumps(given))
             try:
-                found = outputs(*rw.load(folder), TOKENS)
+                found = outputs(*rw.load(folder), tokens)
             except ValueError as error:
                 refused.append(f"{name} = {value}: {error}")
                 continue

@@ -18,9 +18,18 @@ WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated"
 BEFORE = ["", "untie,", "untie,fold,", "untie,fold,centre,rotate,"]
 LONG = 12  # random sequences of steps a model
 
+TWICE = ("llama", "gemma", "gemma2", "olmo", "olmo2", "mixtral", "gpt2", "gpt_neox", "gptj", "opt", "bert", "bloom")
+TWICE += ("mistral", "qwen2", "qwen3", "roberta", "granite", "cohere", "qwen2_moe", "falcon")
+"""Families that are rewritten untied, in one file, and tied, in shards; others are one of both."""
+
 BIASES = {"attention_bias": True}
 MODELS: list[tuple[str, dict, str | None, bool]] = [
-    *((kind, {"tie_word_embeddings": tied}, None, tied) for kind in CONFIGS for tied in (False, True)),
+    *((kind, {"tie_word_embeddings": tied}, None, tied) for kind in TWICE for tied in (False, True)),
+    *(
+        (kind, {"tie_word_embeddings": bool(i % 2)}, None, bool(i % 2))
+        for i, kind in enumerate(CONFIGS)
+        if kind not in TWICE
+    ),
     *((kind, {**BIASES, "tie_word_embeddings": False}, None, False) for kind in ("llama", "gemma", "olmo2", "qwen3")),
     ("llama", {"mlp_bias": True, "tie_word_embeddings": True}, None, True),
     ("gpt_neox", {"use_parallel_residual": False, "hidden_act": "relu"}, None, True),

@@ -15,6 +15,17 @@ REWRITES = {
     "gpt_neox": [do.FoldNorms(), do.CentreWriters(), do.MergeValueBias(), do.CentreHead()],
     "olmo": [do.CentreReaders(), do.CentreWriters(), do.Balance()],
     "gptj": [do.FoldNorms(), do.CentreWriters()],
+    "phi3": [do.FoldNorms(), do.Rotate(seed=0), do.Balance()],
+    "granite": [do.FoldNorms(), do.Rotate(seed=0), do.Balance()],
+    "falcon": [do.FoldNorms(), do.CentreWriters(), do.MergeParallelBias(), do.RotateValues(seed=1)],
+}
+
+
+UNPREDICTED = {
+    "hunyuan_v1_dense": "rotary positions before a norm with gains",
+    "qwen2_moe": "a shared expert",
+    "gpt_oss": "a clamped network",
+    "modernbert": "reads the stream without a norm",
 }
 
 
@@ -22,6 +33,10 @@ REWRITES = {
 @pytest.mark.parametrize("kind", zoo.CONFIGS)
 def test_the_symmetries_of_published_layouts_are_those_of_the_formulas(kind):
     stack = zoo.stack_of(kind)
+    if kind in UNPREDICTED:
+        with pytest.raises(ValueError, match=UNPREDICTED[kind]):
+            lg.predicted_nullspace(stack, zoo.random_weights(kind, stack))
+        return
     predicted = lg.predicted_nullspace(stack, zoo.random_weights(kind, stack))
     assert next(c for c in predicted.conditions if c.name == "the weights are a generic point").holds
     assert predicted.basis.shape == (predicted.parameters, predicted.dimension)

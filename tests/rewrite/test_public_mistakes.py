@@ -186,7 +186,10 @@ def test_an_unknown_architecture_or_option_is_named():
         ({"model_type": "llama", **CONFIGS["llama"], "residual_multiplier": 0.2}, "residual_multiplier"),
         ({"model_type": "llama", **CONFIGS["llama"], "quantization_config": {"bits": 4}}, "quantization_config"),
         ({"model_type": "llama", **CONFIGS["llama"], "hidden_act": "mish"}, "mish"),
-        ({"model_type": "llama", **CONFIGS["llama"], "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        (
+            {"model_type": "llama", **CONFIGS["llama"], "rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+            "longrope",
+        ),
         ({"model_type": "llama", "hidden_size": 16}, "num_attention_heads"),
         ({"model_type": "opt", **CONFIGS["opt"], "do_layer_norm_before": False}, "do_layer_norm_before"),
         ({"model_type": "opt", **CONFIGS["opt"], "word_embed_proj_dim": 8}, "word_embed_proj_dim"),

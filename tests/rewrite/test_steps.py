@@ -39,6 +39,11 @@ EXACT = {
     "gptj": [do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(), do.CentreHead()],
     "opt": [do.MergeValueBias(), do.DropKeyBias(), do.Balance(), do.Untie(), do.FoldNorms(), do.Rotate()],
     "bloom": [do.Untie(), do.FoldNorms(), do.MergeValueBias(), do.DropKeyBias()],
+    "granite": [do.FoldNorms(), do.Rotate(), do.Balance(), do.ScaleStream(0.5)],
+    "cohere": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(), do.CentreHead()],
+    "qwen2_moe": [do.FoldNorms(), do.CentreRouter(), do.Rotate(), do.Balance(), do.ScaleStream(2.0)],
+    "gpt_oss": [do.FoldNorms(), do.Rotate(), do.CentreRouter(), do.ScaleStream(0.5), do.RotateValues()],
+    "modernbert": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ScaleStream(0.5), do.RotateValues()],
     "bert": [
         *(do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()),
         do.CentreWriters(only=("blocks.*",)),
@@ -61,6 +66,7 @@ def test_the_function_stays(kind):
 
 
 REFUSED = [
+    ("gpt_oss, clamped units", "gpt_oss", {}, [], do.Balance(), "blocks.0.feed_forward.experts.0", "Leave the units"),
     ("llama, rotated with its gains", "llama", {}, [], do.Rotate(), "blocks.0.attention_norm", "(fold)"),
     ("llama, centred before RMSNorm", "llama", {}, [], do.CentreWriters(), "RMSNorm", "LayerNorms alone"),
     ("gemma, tied", "gemma", {}, [], do.FoldNorms(), "head.linear", "untie"),
@@ -134,6 +140,35 @@ def test_a_step_that_would_change_the_function_is_refused(kind, options, before,
     if type(step) is not do.MergeParallelBias:
         assert caught.value.difference > 1e-3, message
         assert f"{caught.value.difference:.1e}" in message
+
+
+def test_readers_of_a_norm_are_centred_where_nothing_else_is_added_to_its_output():
+    only = do.CentreReaders(only=("embedding_norm",))
+    stack, weights = model("modernbert")
+    weights["model.embeddings.norm.weight"] = np.full(16, 2.0)
+    found = rw.apply(stack, weights, [only])
+    assert found.certificate.passed, found.certificate
+    assert np.abs(found.weights["model.layers.0.attn.Wqkv.weight"].sum(1)).max() < 1e-12
+
+    late = replace(stack, blocks=tuple(replace(b, attention_norm=None, bare_attention=True) for b in stack.blocks))
+    with pytest.raises(rw.Refused, match=r"reads what blocks.0.* adds to the output of embedding_norm") as error:
+        rw.apply(late, weights, [only])
+    assert error.value.difference > 1e-3
+
+    stack, weights = model("bloom", tie_word_embeddings=False)
+    weights["transformer.word_embeddings_layernorm.weight"] = np.ones(16)
+    weights["transformer.word_embeddings_layernorm.bias"] = np.zeros(16)
+    with pytest.raises(rw.Refused, match="no linear map reads its output itself") as error:
+        rw.apply(stack, weights, [only])
+    assert error.value.difference > 1e-3
+
+
+def test_the_shared_expert_is_balanced_with_the_others():
+    stack, weights = model("qwen2_moe")
+    draft = rw.apply(stack, weights, [do.Balance()]).draft
+    shared = stack.blocks[1].feed_forward.shared
+    sides = np.linalg.norm(draft.matrix(shared.up), axis=1), np.linalg.norm(draft.matrix(shared.down), axis=0)
+    np.testing.assert_allclose(*sides, rtol=1e-12)
 
 
 def test_the_unrotated_half_of_a_key_bias_is_void():

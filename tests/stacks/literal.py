@@ -107,13 +107,21 @@ def attend(a, w, X):
 def feed(f, w, x):
     if not hasattr(f, "experts"):
         up = affine(f.up, w, x)
-        inner = act(f.activation, up) if f.gate is None else act(f.activation, affine(f.gate, w, x)) * up
+        gate = None if f.gate is None else affine(f.gate, w, x)
+        if f.clamp is not None:
+            gate = np.array([min(v, f.clamp) for v in gate])
+            up = np.array([max(-f.clamp, min(v, f.clamp)) + 1 for v in up])
+        inner = act(f.activation, up) if gate is None else act(f.activation, gate) * up
         return affine(f.down, w, inner)
     z = affine(f.router, w, x)
     scores = np.exp(z) / np.exp(z).sum() if f.scores == "softmax" else 1 / (1 + np.exp(-z))
     used = sorted(range(len(z)), key=lambda e: -z[e])[: f.top or len(z)]
     total = sum(scores[e] for e in used) if f.renormalize else 1.0
-    return sum(scores[e] / total * feed(f.experts[e], w, x) for e in used)
+    out = sum(scores[e] / total * feed(f.experts[e], w, x) for e in used)
+    if f.shared is not None:
+        share = 1.0 if f.shared_gate is None else 1 / (1 + math.exp(-float(affine(f.shared_gate, w, x)[0])))
+        out = out + share * feed(f.shared, w, x)
+    return out
 
 
 def logits(stack, w, tokens, types):
@@ -130,14 +138,14 @@ def logits(stack, w, tokens, types):
             continue
         Y = attend(b.attention, w, [normalize(b.attention_norm, w, x) for x in X])
         Y = [normalize(b.attention_writing_norm, w, y) for y in Y]
-        middle = X if b.parallel else [x + y for x, y in zip(X, Y, strict=True)]
+        middle = X if b.parallel else [x + b.factor * y for x, y in zip(X, Y, strict=True)]
         before = b.attention_norm if b.parallel and b.feed_forward_norm is None else b.feed_forward_norm
         Z = [
             normalize(b.feed_forward_writing_norm, w, feed(b.feed_forward, w, normalize(before, w, x))) for x in middle
         ]
-        X = [x + y + z for x, y, z in zip(X, Y, Z, strict=True)]
+        X = [x + b.factor * (y + z) for x, y, z in zip(X, Y, Z, strict=True)]
     X = [normalize(stack.final, w, x) for x in X]
     if (t := stack.head.transform) is not None:
         X = [normalize(t.norm, w, act(t.activation, affine(t.linear, w, x))) for x in X]
-    out = np.array([affine(stack.head.linear, w, x) for x in X])
+    out = stack.head.scale * np.array([affine(stack.head.linear, w, x) for x in X])
     return out if stack.head.cap is None else stack.head.cap * np.tanh(out / stack.head.cap)

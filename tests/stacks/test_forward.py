@@ -136,6 +136,20 @@ def test_mixtures(form):
     agrees(made.stack(made.block(network=Mixture(made.linear(3, D), experts, *form))), made.weights)
 
 
+def test_clamped_networks():
+    made = Made()
+    agrees(made.stack(made.block(network=replace(made.network("quick_gelu", gated=True), clamp=0.4))), made.weights)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_shared_experts(gate):
+    made = Made()
+    experts = tuple(made.network("silu", gated=True) for _ in range(3))
+    gate = made.linear(1, D) if gate else None
+    network = Mixture(made.linear(3, D), experts, top=2, shared=made.network("silu", gated=True), shared_gate=gate)
+    agrees(made.stack(made.block(network=network)), made.weights)
+
+
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("placing", ["pre", "sandwich", "outer", "post"])
 def test_placings(placing, kind):
@@ -150,6 +164,19 @@ def test_placings(placing, kind):
 def test_parallel_blocks(shared):
     made = Made()
     agrees(made.stack(*(made.block(parallel=True, shared=shared) for _ in range(2))), made.weights)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_factors_of_branches_and_logits(parallel):
+    made = Made()
+    blocks = [replace(made.block(parallel=parallel), factor=factor) for factor in (0.4, 2.5)]
+    agrees(made.stack(*blocks, head=Head(made.linear(V, D), 2.0, scale=0.3)), made.weights)
+
+
+def test_attention_without_a_norm():
+    made = Made()
+    first = replace(made.block(), attention_norm=None, bare_attention=True)
+    agrees(made.stack(first, made.block(), embedding_norm=made.norm()), made.weights)
 
 
 def test_heads():
@@ -236,6 +263,13 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: Table("a", "row"), "index"),  # pyright: ignore[reportArgumentType]
         (lambda: Stack((Table("a", "position"),), (), Head(Linear("b"))), "begin with"),
         (lambda: made.stack(made.block(), made.block("post")), "all be post-norm"),
+        (lambda: replace(made.block("post"), factor=0.5), "for placing 'pre'; placing is 'post'"),
+        (lambda: replace(made.network(), clamp=1.0), "a clamp is for networks with a gate"),
+        (lambda: replace(made.block(), bare_attention=True), "without an attention_norm"),
+        (lambda: replace(made.block("outer"), bare_attention=True), "for blocks with placing 'pre'"),
+        (lambda: replace(made.block(), factor=0.0), "factor of a Block must be positive"),
+        (lambda: Head(made.linear(V, D), scale=-1.0), "scale of a Head must be positive"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),), shared_gate=made.linear(1, D)), "has no shared expert"),
     ):
         with pytest.raises(ValueError, match=words):
             make()

@@ -11,7 +11,20 @@ import pytest
 from analysis.measurements.transformer_nullspaces import agrees, data, main, measure, outputs
 from analysis.models.stacks import CHECKED, FURTHER, LLAMA, Variant, build, random_weights
 from lngeom._core.numerics import ConvergenceError
-from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, nullspace
+from lngeom.transformers import (
+    Attention,
+    Block,
+    FeedForward,
+    Head,
+    Linear,
+    Mixture,
+    Norm,
+    Rotary,
+    Rows,
+    Stack,
+    Table,
+    nullspace,
+)
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.counts import count_symmetries
 from lngeom.transformers.families import FAMILIES
@@ -56,6 +69,44 @@ def test_the_rank_of_the_tangent_vectors_is_the_closed_formula(name):
 @pytest.mark.parametrize("name", MEASURED, scope="module")
 def test_the_predicted_null_space_is_the_measured_one(name):
     result = measure(VARIANTS[name][0], seed=2)
+    assert agrees(result), result
+
+
+SCALED = {
+    "Granite: factors of branches and logits": Variant(**LLAMA, factor=0.4, head_scale=0.3),
+    "Granite, tied": Variant(**LLAMA, factor=0.4, head_scale=0.3, tied=True, vocabulary=8),
+    "Cohere: parallel, one LN without β, factor of logits, tied": Variant(
+        **{**LLAMA, "norm": "layer"}, parallel="shared", head_scale=0.3, tied=True, vocabulary=20
+    ),
+    "factors under biases": Variant(factor=2.5, head_scale=0.3, head_cap=2.0, head_bias=True),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_factors_of_branches_and_logits_change_no_count(name):
+    variant = SCALED[name]
+    stack, shapes = build(variant)
+    counts = nullspace.span(StackArrays(stack, random_weights(variant, shapes, 0)))[1]
+    plain = replace(variant, factor=1.0, head_scale=1.0)
+    assert +counts == count_symmetries(stack, shapes) == count_symmetries(*build(plain))
+
+
+def test_units_that_fire_are_counted_under_factors():
+    variant = Variant(factor=2.5, activation="relu", biases="qkvo1")
+    stack, shapes = build(variant)
+    weights = random_weights(variant, shapes, 0)
+    scaled = weights | {n: 2.5 * w for n, w in weights.items() if n.endswith(("output.weight", "down.weight"))}
+    scaled |= {n: 2.5 * w for n, w in weights.items() if n.endswith("output.bias")}
+    plain = replace(stack, blocks=tuple(replace(b, factor=1.0) for b in stack.blocks))
+    tokens = np.random.default_rng(0).integers(0, 7, (300, 4))
+    assert nullspace._firing(stack, weights, tokens, None) == nullspace._firing(plain, scaled, tokens, None)
+    assert nullspace._firing(stack, weights, tokens, None) != nullspace._firing(plain, weights, tokens, None)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SCALED)
+def test_the_null_space_under_factors_is_the_measured_one(name):
+    result = measure(SCALED[name], seed=2)
     assert agrees(result), result
 
 
@@ -304,11 +355,14 @@ def test_stacks_outside_the_theory_are_refused_by_name():
     stack, weights = model("GPT-2, untied")
     first, second = stack.blocks
     shared = replace(second, attention=replace(second.attention, value=first.attention.value))
+    expert = first.feed_forward
+    shared_expert = Mixture(replace(expert.up, rows=Rows(0, 1)), (second.feed_forward,), shared=expert)
     for changed, message in (
         (replace(stack, blocks=(first, shared)), "an array with two roles"),
         (replace(stack, final=None), "without a final norm"),
         (replace(stack, final=replace(stack.final, kind="rms")), "norms of two kinds"),
         (replace(stack, blocks=()), "without blocks"),
+        (replace(stack, blocks=(first, replace(second, feed_forward=shared_expert))), "a shared expert"),
     ):
         kept = {n: weights[n] for n in changed.arrays}
         with pytest.raises(ValueError, match=message):

@@ -4,7 +4,8 @@ from lngeom.transformers.rewrite import steps as steps
 from lngeom.transformers.rewrite.canonical import canonical as canonical
 from lngeom.transformers.rewrite.certificate import Certificate as Certificate
 from lngeom.transformers.rewrite.checkpoints import save as save
-from lngeom.transformers.rewrite.comparison import Comparison as Comparison, certify as certify
+from lngeom.transformers.rewrite.comparison.certifying import certify as certify
+from lngeom.transformers.rewrite.comparison.verdict import Comparison as Comparison
 from lngeom.transformers.rewrite.equivalent import equivalent as equivalent
 from lngeom.transformers.rewrite.folders import load as load
 from lngeom.transformers.rewrite.rewriting import (

@@ -31,7 +31,7 @@ from lngeom.transformers.rewrite.folders import (
     load as load,
     uncovered,
 )
-from lngeom.transformers.rewrite.layouts import BERT_BIASES, BUFFERS, FAMILIES, RMS_MARK, describe, second_names
+from lngeom.transformers.rewrite.layouts import BUFFERS, FAMILIES, HEAD_BIASES, RMS_MARK, describe, second_names
 from lngeom.transformers.rewrite.rewriting import Rewritten
 
 OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.index.json")
@@ -238,12 +238,12 @@ def _totals(old: Mapping[str, Any], stack: Stack, draft: Draft, contents: Mappin
         stack: the description.
         draft: the arrays.
         contents: by the name in the files, the name of the array. The `transformers` package counts two names as one
-            parameter, but the biases of an untied BERT.
+            parameter, but the biases of an untied encoder.
     """
     sizes = {name: math.prod(draft.shape(content)) for name, content in contents.items()}
     new = dict(old) | {"total_size": sum(sizes[name] * draft.dtype(array).itemsize for name, array in contents.items())}
     if "total_parameters" in old:
-        apart = () if stack.tied else BERT_BIASES
+        apart = () if stack.tied else {*HEAD_BIASES, *HEAD_BIASES.values()}
         counted = {array if name not in apart else name: sizes[name] for name, array in contents.items()}
         new["total_parameters"] = sum(size for name, size in counted.items() if not matches(name, BUFFERS))
     return new

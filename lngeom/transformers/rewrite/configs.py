@@ -1,7 +1,6 @@
 """Options of `config.json` as the `transformers` package reads them: defaults, types, and options without effect.
 
-The tables hold what its configuration classes hold (`models/*/configuration_*.py`, version 5.23). An absent option has
-the default of its family. A null is another value: it is allowed where a table says `Maybe`.
+The families' own options are in `defaults`. The tables here hold what holds for all families (version 5.23).
 """
 
 import difflib
@@ -9,227 +8,10 @@ import fnmatch
 import math
 import sys
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from lngeom.transformers.description import Rotary
-
-
-class Maybe(NamedTuple):
-    """An option that may be null.
-
-    Attributes:
-        kind: its type where it is not null.
-        default: its value where it is absent.
-    """
-
-    kind: type
-    default: Any = None
-
-
-class Derived(NamedTuple):
-    """An option that follows from others where it is absent, and must not be null.
-
-    Attributes:
-        kind: its type.
-    """
-
-    kind: type
-
-
-class Alias(NamedTuple):
-    """A second name of an option.
-
-    Attributes:
-        name: the first name.
-    """
-
-    name: str
-
-
-_LLAMA_LIKE = {
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "head_dim": Maybe(int),
-    "attention_bias": False,
-    "rope_parameters": Maybe(dict),
-    "rope_scaling": Maybe(dict),
-    "rope_theta": 10000.0,
-    "partial_rotary_factor": 1.0,
-}
-_QWEN = {
-    **_LLAMA_LIKE,
-    "head_dim": Derived(int),
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_key_value_heads": Maybe(int, 32),
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "sliding_window": Maybe(int, 4096),
-    "max_window_layers": 28,
-    "layer_types": Maybe(list),
-}
-_OLMO = {
-    **_LLAMA_LIKE,
-    "head_dim": Derived(int),
-    "vocab_size": 50304,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_key_value_heads": Maybe(int),
-    "max_position_embeddings": 2048,
-}
-_MISTRAL = {
-    **_LLAMA_LIKE,
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": Maybe(int, 4096),
-}
-_GEMMA = {
-    **_LLAMA_LIKE,
-    "vocab_size": 256000,
-    "head_dim": 256,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-    "use_bidirectional_attention": Maybe(bool),
-}
-_GPT = {
-    "hidden_size": Alias("n_embd"),
-    "num_attention_heads": Alias("n_head"),
-    "num_hidden_layers": Alias("n_layer"),
-    "max_position_embeddings": Alias("n_positions"),
-    "n_inner": Maybe(int),
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-}
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {**_OLMO, "head_dim": Maybe(int), "vocab_size": 32000, "mlp_bias": False},
-    "mistral": _MISTRAL,
-    "mixtral": {
-        **_MISTRAL,
-        "rms_norm_eps": 1e-5,
-        "sliding_window": Maybe(int),
-        "rope_theta": 1000000.0,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    },
-    "qwen2": _QWEN,
-    "qwen3": {**_QWEN, "head_dim": 128},
-    "gemma": {
-        **_GEMMA,
-        "hidden_size": 3072,
-        "intermediate_size": 24576,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "hidden_act": "gelu_pytorch_tanh",
-    },
-    "gemma2": {
-        **{name: value for name, value in _GEMMA.items() if name != "hidden_act"},
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": 256,
-        "sliding_window": Maybe(int, 4096),
-        "layer_types": Maybe(list),
-        "final_logit_softcapping": Maybe(float, 30.0),
-        "attn_logit_softcapping": Maybe(float, 50.0),
-    },
-    "olmo": {**{name: value for name, value in _OLMO.items() if name != "rms_norm_eps"}, "clip_qkv": Maybe(float)},
-    "olmo2": {**_OLMO, "rms_norm_eps": 1e-5},
-    "gpt2": {
-        **_GPT,
-        "vocab_size": 50257,
-        "n_positions": 1024,
-        "n_embd": 768,
-        "n_layer": 12,
-        "n_head": 12,
-        "tie_word_embeddings": True,
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-    },
-    "gpt_neox": {
-        "vocab_size": 50432,
-        "hidden_size": 6144,
-        "num_hidden_layers": 44,
-        "num_attention_heads": 64,
-        "intermediate_size": 24576,
-        "hidden_act": "gelu",
-        "max_position_embeddings": 2048,
-        "layer_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "use_parallel_residual": True,
-        "attention_bias": True,
-        "rope_parameters": Maybe(dict),
-        "rope_scaling": Maybe(dict),
-        "rotary_emb_base": 10000.0,
-        "rotary_pct": 0.25,
-    },
-    "gptj": {
-        **_GPT,
-        "vocab_size": 50400,
-        "n_positions": 2048,
-        "n_embd": 4096,
-        "n_layer": 28,
-        "n_head": 16,
-        "rotary_dim": 64,
-        "tie_word_embeddings": False,
-        "rotary": True,
-    },
-    "opt": {
-        "vocab_size": 50272,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "ffn_dim": 3072,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": 12,
-        "activation_function": "relu",
-        "tie_word_embeddings": True,
-        "do_layer_norm_before": True,
-        "word_embed_proj_dim": Maybe(int),
-        "enable_bias": True,
-        "layer_norm_elementwise_affine": True,
-        "_remove_final_layer_norm": False,
-    },
-    "bert": {
-        "vocab_size": 30522,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-        "tie_word_embeddings": True,
-        "position_embedding_type": "absolute",
-        "is_decoder": False,
-        "add_cross_attention": False,
-    },
-    "bloom": {
-        "vocab_size": 250880,
-        "hidden_size": 64,
-        "n_layer": 2,
-        "n_head": 8,
-        "n_embed": Alias("hidden_size"),
-        "num_hidden_layers": Alias("n_layer"),
-        "num_attention_heads": Alias("n_head"),
-        "layer_norm_epsilon": 1e-5,
-        "apply_residual_connection_post_layernorm": False,
-        "tie_word_embeddings": True,
-    },
-}
-"""Options that have an effect, by family, with their defaults."""
+from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
 
 TYPED: dict[str, Any] = {
     "initializer_range": 0.02,
@@ -257,28 +39,11 @@ TYPED: dict[str, Any] = {
 }
 """Options without effect that have a type all the same: the package loads no config in which they have another."""
 
-NOT_NULL: dict[str, tuple[str, ...]] = {
-    "mistral": ("attention_dropout",),
-    "mixtral": ("attention_dropout", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),
-    "qwen2": ("attention_dropout",),
-    "qwen3": ("attention_dropout",),
-    "gemma": ("attention_dropout",),
-    "olmo": ("attention_dropout",),
-    "olmo2": ("attention_dropout",),
-    "gpt2": (
-        *("attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"),
-        *("summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
-    ),
-    "gpt_neox": ("attention_dropout", "classifier_dropout", "hidden_dropout", "is_decoder"),
-    "gptj": ("attn_pdrop", "embd_pdrop", "resid_pdrop"),
-    "opt": ("attention_dropout", "dropout", "init_std", "layerdrop"),
-    "bert": ("attention_probs_dropout_prob", "hidden_dropout_prob", "chunk_size_feed_forward"),
-    "bloom": ("attention_dropout", "hidden_dropout", "pretraining_tp", "slow_but_exact"),
-}
-"""Options without effect that a family declares, and of which the package loads no null; others beside `num_labels`."""
-
 UNDECLARED = (
     "rope_theta",
+    "rope_local_base_freq",
+    "*_multiplier",
+    "logits_scaling",
     "rotary_emb_base",
     "partial_rotary_factor",
     "rotary_pct",
@@ -292,7 +57,16 @@ SIGNED = ("sliding_window", "*_token_id", "pretraining_tp")
 """Numbers of any sign: windows may be out of use."""
 
 FROM_ZERO = (
-    *("num_hidden_layers", "n_layer", "max_window_layers", "*eps", "*epsilon", "clip_qkv", "chunk_size_feed_forward"),
+    *(
+        "num_hidden_layers",
+        "n_layer",
+        "max_window_layers",
+        "sliding_window_pattern",
+        "*eps",
+        "*epsilon",
+        "clip_qkv",
+        "chunk_size_feed_forward",
+    ),
     *("initializer_range", "router_*", "*dropout*", "*pdrop", "layerdrop"),
 )
 """Numbers that may be zero. All others must be positive."""
@@ -300,8 +74,8 @@ FROM_ZERO = (
 UP_TO_ONE = ("initializer_range", "*dropout", "*dropout_prob", "*pdrop")
 """Numbers that must be at most one."""
 
-PADDED = tuple(kind for kind in DEFAULTS if kind not in {"gpt2", "gpt_neox", "gptj", "bloom"})
-"""Families whose tables of tokens have the row `pad_token_id`."""
+UNPADDED = ("gpt2", "gpt_neox", "gptj", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "falcon", "mpt")
+"""Families whose tables of tokens have no row for padding. In those of others `pad_token_id` must be a row."""
 
 READ = (
     *("is_causal", "attention_chunk_size"),  # masking_utils.py
@@ -338,9 +112,24 @@ IGNORED = (
     *("max_sequence_length", "is_llama_config", "rope_interleaved"),  # LLaMA 1, SmolLM
     *("sliding_window_size", "hidden_activation", "hidden_act"),  # Gemma's files; a table says which is read
     *("rope_theta", "partial_rotary_factor", "is_decoder", "scale_attn_weights"),  # a table says who reads them
-    *("unsloth_*", "transformers.js_config", "use_mrope", "model_max_length", "tokenizer_model_max_length"),
+    *("attn_logit_softcapping", "num_key_value_heads"),  # Gemma 3 and StarCoder 1 have them, and do not use them
+    *("emb_pdrop", "embedding_fraction", "expansion_ratio", "init_device", "learned_pos_emb", "no_bias", "norm_type"),
+    *("logit_scale", "verbose"),  # MPT; a table says who reads the scale
+    *("initializer_cutoff_factor", "classifier_pooling", "deterministic_flash_attn", "sparse_pred*"),  # ModernBERT
+    *("scale_attention_softmax_in_fp32", "sinusoidal_pos_embds", "task_type_vocab_size"),
+    *(
+        "_sliding_window_pattern",
+        "unsloth_*",
+        "transformers.js_config",
+        "use_mrope",
+        "model_max_length",
+        "tokenizer_model_max_length",
+    ),
 )
 """Options without effect on the function in use. What a family's table names is read nevertheless."""
+
+ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
+"""Names of the option with the activation; a family has one of them."""
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -395,7 +184,7 @@ class Options:
                     for each in value if name == "eos_token_id" and isinstance(value, list) else [value]:
                         _checked(name, each, TYPED[pattern])
         padding, rows = config.get("pad_token_id"), self._values["vocab_size"]
-        if kind in PADDED and padding is not None and not -rows <= padding < rows:
+        if kind not in UNPADDED and padding is not None and not -rows <= padding < rows:
             raise ValueError(f"option 'pad_token_id' = {padding} is no row of the {rows} that 'vocab_size' says")
 
     def get(self, name: str) -> Any:
@@ -410,6 +199,10 @@ class Options:
         """The value of the one of these options that the family has; None if it has none of them."""
         return next((self._values[name] for name in names if name in self._values), None)
 
+    def which(self, *names: str) -> str:
+        """The one of these options that the family has."""
+        return next(name for name in names if name in self._values)
+
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses other values of an option.
 
@@ -419,13 +212,13 @@ class Options:
         if (found := self.get(name)) not in allowed:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(map(repr, allowed))})")
 
-    def activation(self, name: str) -> Any:
-        """The activation.
+    def activation(self, name: str | None = None) -> Any:
+        """The activation that an option names; None: that of the networks.
 
         Raises:
             ValueError: if its name is unknown.
         """
-        found = self.get(name)
+        found = self.get(name := name or self.which(*ACTIVATION))
         if found not in ACTIVATIONS:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(ACTIVATIONS)})")
         return ACTIVATIONS[found]
@@ -453,7 +246,7 @@ class Options:
                 if value is not True and self.kind != "bert":
                     raise ValueError(f"option 'is_causal' is not covered: {'null' if value is None else repr(value)}")
                 continue
-            if name in READ and value is not None:
+            if name in READ and name not in self._table and value is not None:
                 quantized = name in {"quantization_config", "compression_config"}
                 remedy = "a quantized checkpoint cannot be rewritten: rewrite first, quantize afterwards"
                 raise ValueError(f"option {name!r} is not covered" + (f": {remedy}" if quantized else f": {value!r}"))
@@ -520,7 +313,9 @@ LARGEST_ANGLE = 1e3
 """Radians a position. Published models turn by 1 at most."""
 
 
-def rotary(options: Options, width: int, **form: Any) -> Rotary:
+def rotary(
+    options: Options, width: int, *, partial: bool = False, absent: Mapping[str, Any] | None = None, **form: Any
+) -> Rotary:
     """Rotary positions of a config.
 
     `rope_scaling`, where it is not empty, replaces `rope_parameters`. The base and the part of the coordinates that
@@ -529,6 +324,8 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
     Args:
         options: the config.
         width: width of a head.
+        partial: whether the family may turn a part of the coordinates.
+        absent: what stands for `rope_parameters` where it is null or absent.
         **form: further fields of `Rotary`.
 
     Returns:
@@ -537,13 +334,71 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
     Raises:
         ValueError: naming a scheme that is not covered, or a value that is missing.
     """
-    found = dict(options.get("rope_scaling") or options.get("rope_parameters") or {})
-    part_name = "rotary_pct" if options.kind == "gpt_neox" else "partial_rotary_factor"
-    base = _number(found, "rope_theta", options.first("rope_theta", "rotary_emb_base"))
-    share = _number(found, "partial_rotary_factor", options.get(part_name))
+    given = options.get("rope_parameters")
+    found = dict(options.get("rope_scaling") or (absent if given is None else given) or {})
+    base = options.first("rope_theta", "rotary_emb_base")
+    return _turning(
+        options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial=partial, **form
+    )
+
+
+def rotary_by_layer(options: Options, width: int, kind: str, *, base: float, scaled: bool) -> Rotary:
+    """Rotary positions of one kind of layers, where `rope_parameters` has an object for each kind.
+
+    Args:
+        options: the config.
+        width: width of a head.
+        kind: "full_attention" or "sliding_attention".
+        base: the base where the object has none.
+        scaled: whether `rope_scaling` is for these layers.
+
+    Returns:
+        The description.
+
+    Raises:
+        ValueError: as `rotary`.
+    """
+    apart = options.get("rope_parameters") or {}
+    for name, value in apart.items():
+        if name not in ("full_attention", "sliding_attention") or not isinstance(value, dict | None):
+            raise ValueError(
+                f"option 'rope_parameters' must have an object for full_attention and one for sliding_attention; it "
+                f"has {name!r} = {value!r}"
+            )
+    scaling = options.get("rope_scaling") if scaled else None
+    kept = {"rope_type": "default"} if scaling and not apart else {}
+    return _turning(
+        options, {**kept, **(apart.get(kind) or {}), **(scaling or {})}, width, base, 1.0, partial=False, apart=True
+    )
+
+
+def _turning(
+    options: Options,
+    found: dict[str, Any],
+    width: int,
+    base: float,
+    share: float,
+    *,
+    partial: bool,
+    apart: bool = False,
+    **form: Any,
+) -> Rotary:
+    """Rotary positions from the object that describes them, which is used up.
+
+    Args:
+        options: the config.
+        found: the object.
+        width: width of a head.
+        base: where the object has none.
+        share: part of the coordinates that turn, where the object does not say.
+        partial: whether it may be less than 1.
+        apart: whether the config has an object for each kind of layers.
+        **form: further fields of `Rotary`.
+    """
+    base, share = _number(found, "rope_theta", base), _number(found, "partial_rotary_factor", share)
     kind = found.pop("type", "default")
     kind = found.pop("rope_type", kind)
-    if options.kind != "gpt_neox" and share != 1:
+    if not partial and share != 1:
         raise ValueError(f"option 'partial_rotary_factor' = {share!r} is not covered (covered: 1)")
     coordinates = int(width * share)
     if not 0 <= coordinates <= width or coordinates % 2:
@@ -556,12 +411,15 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
         angles = [a / factor for a in angles]
     elif kind == "llama3":
         factor, low, high = (_number(found, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-        length = _number(found, "original_max_position_embeddings", options.get("max_position_embeddings"))
+        length = _original_length(options, found)
         if high <= low:
             raise ValueError(f"rotary option 'high_freq_factor' must be above 'low_freq_factor'; got {high} and {low}")
         angles = [_llama3(a, factor, low, high, length) for a in angles]
+    elif kind == "yarn":
+        length = _original_length(options, found)
+        angles, form["factor"] = _yarn(found, angles, base, length, apart)
     elif kind != "default":
-        raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3)")
+        raise ValueError(f"rotary positions of type {kind!r} are not covered (covered: default, linear, llama3, yarn)")
     if max(angles, default=0) > LARGEST_ANGLE:
         raise ValueError(
             f"rotary positions turn by up to {max(angles):.1e} a position, which rounding spoils: 'rope_theta' or "
@@ -571,6 +429,19 @@ def rotary(options: Options, width: int, **form: Any) -> Rotary:
         name, value = next(iter(found.items()))
         raise ValueError(f"rotary option {name!r} = {value!r} is not covered for type {kind!r}")
     return Rotary(tuple(angles), **form)
+
+
+def _original_length(options: Options, found: dict[str, Any]) -> float:
+    """The context that a model was trained for, before its rotary positions were changed.
+
+    Raises:
+        ValueError: if an option beside the scheme, which comes first, is null.
+    """
+    name = "original_max_position_embeddings"
+    if options.given(name) and options.config[name] is None:
+        raise ValueError(f"option {name!r} must not be null where the rotary positions depend on it")
+    length = _number(found, name, options.get("max_position_embeddings"))
+    return options.first(name) or length
 
 
 def _number(found: dict[str, Any], name: str, default: float | None = None) -> float:
@@ -590,3 +461,48 @@ def _llama3(angle: float, factor: float, low: float, high: float, length: float)
     turns = length * angle / (2 * math.pi)  # turns within the original context
     keep = min(1.0, max(0.0, (turns - low) / (high - low)))
     return angle * (keep + (1 - keep) / factor)
+
+
+def _yarn(
+    found: dict[str, Any], angles: list[float], base: float, length: float, apart: bool
+) -> tuple[list[float], float]:
+    """Angles and the factor of cosine and sine by YaRN (arXiv 2309.00071).
+
+    Args:
+        found: the options of the scheme, which are used up.
+        angles: angles without it.
+        base: the base of the angles.
+        length: the original context.
+        apart: whether the config has an object for each kind of layers: then `truncate` is not read there.
+
+    Raises:
+        ValueError: naming an option that is not covered.
+    """
+    factor = _number(found, "factor")
+    fast, slow = (_number(found, name, default) for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0)))
+    truncate = found.pop("truncate", True)
+    if not isinstance(truncate, bool) or (apart and not truncate):
+        raise ValueError(f"rotary option 'truncate' = {truncate!r} is not covered")
+
+    def pair(turns: float) -> float:
+        """The pair, as a number with a fraction, that makes so many turns in the original context."""
+        return len(angles) * math.log(length / (2 * math.pi * turns)) / math.log(base)
+
+    low, high = pair(fast), pair(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * len(angles) - 1)
+    high = high + 0.001 if low == high else high
+    slowed = [min(1.0, max(0.0, (i - low) / (high - low))) for i in range(len(angles))]
+    angles = [a / factor * s + a * (1 - s) for a, s in zip(angles, slowed, strict=True)]
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
+
+    own, one, other = (found.pop(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    for name, value in (("attention_factor", own), ("mscale", one), ("mscale_all_dim", other)):
+        if value is not None:
+            _number({name: value}, name)
+    if own is None:
+        own = scale(one) / scale(other) if one and other else scale(1.0)
+    return angles, float(own)

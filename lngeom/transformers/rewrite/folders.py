@@ -25,6 +25,7 @@ from lngeom.transformers.forward import head, hidden, side
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import FLOATS, PIECE, FileArray, check_floats, read_header, read_json
 from lngeom.transformers.rewrite.configs import matches
+from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.layouts import (
     NEOX_HEADS,
     RMS_MARK,
@@ -101,7 +102,9 @@ class Checkpoint(Mapping[str, FileArray]):
     @property
     def paddings(self) -> frozenset[int]:
         """Ids of padding tokens."""
-        found = self.config.get("pad_token_id")
+        kind = self.config.get("model_type")
+        options = DEFAULTS.get(kind, {}) if isinstance(kind, str) else {}
+        found = self.config.get("pad_token_id", options.get("pad_token_id"))
         return frozenset([found] if isinstance(found, int) and not isinstance(found, bool) else [])
 
 

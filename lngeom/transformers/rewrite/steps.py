@@ -339,12 +339,21 @@ class CentreReaders(AbstractStep):
             for n in self.targets(stack)
             if not _constant(gain(draft, n.part, d)) or np.any(bias(draft, n.part, d))
         ]
-        found += [
-            Obstacle(str(r), f"it shares its matrix with {s}", "Untie first (untie).")
-            for n in self.targets(stack)
-            for r in stack.output_space(n).readers
-            if isinstance(r.part, Linear) and (s := shared_with(stack, r))
-        ]
+        for n in self.targets(stack):
+            space = stack.output_space(n)
+            readers = [r for r in space.readers if isinstance(r.part, Linear)]
+            found += [
+                Obstacle(str(r), f"it shares its matrix with {s}", "Untie first (untie).")
+                for r in readers
+                if (s := shared_with(stack, r))
+            ]
+            found += [
+                Obstacle(str(r), f"it reads what {others[0]} adds to the output of {n.path} too", "Leave this norm.")
+                for r in readers
+                if (others := [w for w in space.writers_before(r) if w != n])
+            ]
+            if not readers:
+                found.append(Obstacle(str(n), "no linear map reads its output itself", "Leave this norm."))
         if self.only and not any(chosen(n, self.only) for n in stack.norms):
             found.append(_no_such_path(self.only, stack.norms))
         elif not self.targets(stack):
@@ -358,7 +367,9 @@ class CentreReaders(AbstractStep):
         """Centres each reader."""
         norms = self.targets(stack) or list(stack.norms)
         for norm in norms:
-            for reader in _linear_readers(stack, stack.output_space(norm)):
+            space = stack.output_space(norm)
+            readers = [r for r in space.readers if isinstance(r.part, Linear)]
+            for reader in readers or _linear_readers(stack, space):  # further ones only where the step is refused
                 draft.edit(reader.part, "rows centred", lambda W, rows: W - W.mean(-1, keepdims=True), by_rows=True)
         return stack
 
@@ -598,8 +609,7 @@ def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:
         if isinstance(block.feed_forward, FeedForward):
             yield f"blocks.{i}.feed_forward", block.feed_forward
         else:
-            for e, expert in enumerate(block.feed_forward.experts):
-                yield f"blocks.{i}.feed_forward.experts.{e}", expert
+            yield from ((f"blocks.{i}.feed_forward.{at}", expert) for at, expert in block.feed_forward.networks())
 
 
 @dataclass(frozen=True)
@@ -619,8 +629,13 @@ class Balance(AbstractStep):
     identity = "ReLU(c z) = c ReLU(z) for c > 0, ReLU² by c², and a gated unit is linear in its second factor"
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """Activations that are not homogeneous."""
-        return [
+        """Activations that are not homogeneous, and clamps."""
+        clamped = [
+            Obstacle(f"{path} ({net.up.weight})", f"its linear factor is clamped at {net.clamp:g}", "Leave the units.")
+            for path, net in networks(stack)
+            if net.clamp is not None
+        ]
+        return clamped + [
             Obstacle(
                 f"{path} ({net.up.weight})",
                 f"{net.activation} is not homogeneous, and there is no gate beside it",

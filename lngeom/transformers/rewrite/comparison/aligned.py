@@ -64,8 +64,8 @@ def aligned(first: Plain, second: Plain) -> Plain:
         _order_units("feed_forward", first.block.feed_forward, maps, second.maps)
     if "feed_forward.router" in maps and isinstance(network := first.block.feed_forward, Mixture):
         _order_experts(network, maps, second.maps)
-        for e, expert in enumerate(network.experts):
-            _order_units(f"feed_forward.experts.{e}", expert, maps, second.maps)
+        for path, expert in network.networks():
+            _order_units(f"feed_forward.{path}", expert, maps, second.maps)
     return replace(first, maps=maps, vectors=vectors)
 
 
@@ -224,7 +224,9 @@ def _best(fields: list[np.ndarray], x: np.ndarray, y: np.ndarray, z: np.ndarray,
 
 def _order_units(path: str, part: Any, maps: Maps, other: Maps) -> None:
     """Units in the order of the second's, with their factors."""
-    if not isinstance(part, FeedForward) or maps[f"{path}.up"].weight.shape != other[f"{path}.up"].weight.shape:
+    if not isinstance(part, FeedForward) or f"{path}.up" not in other:
+        return
+    if maps[f"{path}.up"].weight.shape != other[f"{path}.up"].weight.shape:
         return
     gated = f"{path}.gate" in maps and f"{path}.gate" in other
 
@@ -240,7 +242,7 @@ def _order_units(path: str, part: Any, maps: Maps, other: Maps) -> None:
                     maps[f"{path}.{name}"] = maps[f"{path}.{name}"].on_rows(lambda rows: rows[order])
             maps[f"{path}.down"] = maps[f"{path}.down"].on_columns(lambda W: W[:, order])
     power = 1.0 if gated else HOMOGENEOUS.get(part.activation)
-    if power is None:
+    if power is None or part.clamp is not None:
         return
     up, other_up = (_by_head(m[f"{path}.up"], 1)[0] for m in (maps, other))
     down, other_down = (m[f"{path}.down"].matrix for m in (maps, other))

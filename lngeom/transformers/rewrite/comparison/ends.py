@@ -156,7 +156,7 @@ def head_causes(before: Model, after: Model, between: Map, found: Local, x: np.n
     """Why the head differs: the final norm, the matrix, options."""
     first, second = before.stack, after.stack
     causes: list[Cause] = []
-    for name in ("cap",):
+    for name in ("cap", "scale"):
         if getattr(first.head, name) != getattr(second.head, name):
             sentence = f"head.{name} is {getattr(second.head, name)}, and was {getattr(first.head, name)}"
             causes.append(Cause(sentence, (), found.difference, False))
@@ -238,6 +238,7 @@ def _head(model: Model, between: Map | None) -> Affine:
         b, W, gain, shift = b + W @ shift, W * gain, np.ones(W.shape[1]), np.zeros(W.shape[1])
         W = W if between.turn is None else W @ between.turn
         W = W if over is not None else W * between.scale
+    W, b = stack.head.scale * W, stack.head.scale * b
     return Affine(W, b, gain, shift, over is not None and over.centres, (linear.weight, linear.bias))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom.transformers.description import Block, FeedForward, Linear, Mixture, Norm
-from lngeom.transformers.forward import attention, feed_forward, norm
+from lngeom.transformers.forward import attention, feed_forward, norm, times
 from lngeom.transformers.rewrite.comparison.models import Model
 from lngeom.transformers.rewrite.comparison.streams import Map, seen
 from lngeom.transformers.rewrite.comparison.sweep import Branch, comparable, wide
@@ -116,6 +116,7 @@ class Plain:
             else:
                 y = feed_forward(block.feed_forward, values, n)
                 last = block.feed_forward_writing_norm
+            y = times(block.factor, y)
             if last is not None:
                 y = norm(last, values, y)
             found = found + y
@@ -225,9 +226,14 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
     if branch in {"feed_forward", "both"}:
         f, over = block.feed_forward, reading_norm(block, "feed_forward")
         if isinstance(f, Mixture):
-            experts = tuple(network(f"feed_forward.experts.{e}", x, over) for e, x in enumerate(f.experts))
-            router = reader("feed_forward.router", f.router, over)
-            new["feed_forward"] = replace(f, router=router, experts=experts)
+            gate = None if f.shared_gate is None else reader("feed_forward.shared_gate", f.shared_gate, over)
+            new["feed_forward"] = replace(
+                f,
+                router=reader("feed_forward.router", f.router, over),
+                experts=tuple(network(f"feed_forward.experts.{e}", x, over) for e, x in enumerate(f.experts)),
+                shared=None if f.shared is None else network("feed_forward.shared", f.shared, over),
+                shared_gate=gate,
+            )
         else:
             new["feed_forward"] = network("feed_forward", f, over)
         new["feed_forward_writing_norm"] = bare("feed_forward_writing_norm", block.feed_forward_writing_norm, True)

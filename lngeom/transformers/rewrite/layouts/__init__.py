@@ -1,0 +1,201 @@
+"""Descriptions of published architectures: from a config, as files have it, to a stack with the names on disk.
+
+One function a family. Roles are stated here for each family; the same name has other roles elsewhere. Every option of
+a config is read, known to be without effect on the function, or refused by name.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from lngeom.transformers.description import Linear, Mixture, Stack, exchange_norms
+from lngeom.transformers.rewrite.configs import Options
+from lngeom.transformers.rewrite.layouts import encoders, gpt, llama
+from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
+from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
+from lngeom.transformers.rewrite.layouts.shared import sizes
+
+RMS_MARK = "lngeom_rms_"
+"""What `model_type` begins with where RMSNorms stand in place of the family's LayerNorms. No other library knows it."""
+
+_AFTER_LLAMA = (
+    *(llama.llama, llama.mistral, llama.qwen2, llama.qwen3, llama.gemma, llama.gemma2, llama.gemma3_text, llama.olmo),
+    *(llama.olmo2, llama.olmo3, llama.smollm3, llama.seed_oss, llama.helium, llama.ernie4_5, llama.phi3, llama.glm),
+    *(llama.glm4, llama.stablelm, llama.mixtral, llama.olmoe, llama.qwen3_moe, llama.arcee, llama.nemotron),
+    *(llama.vaultgemma, llama.ministral, llama.exaone4, llama.hunyuan_v1_dense, llama.granite, llama.cohere),
+    *(llama.cohere2, llama.qwen2_moe, llama.gpt_oss),
+    *(llama.starcoder2, llama.phi, llama.persimmon),
+)
+_AFTER_GPT = (
+    gpt.gpt2,
+    gpt.gpt_neox,
+    gpt.gptj,
+    gpt.opt,
+    gpt.bloom,
+    gpt.codegen,
+    gpt.gpt_bigcode,
+    gpt.gpt_neo,
+    gpt.falcon,
+    gpt.mpt,
+)
+
+_ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert, encoders.modernbert)
+
+FAMILIES: dict[str, Callable[[Options], Stack]] = {
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_AFTER_GPT, *_ENCODERS)},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
+}
+"""Families by `model_type`."""
+
+BUFFERS = (
+    *("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias"),
+    *("*.attention.rotary_emb.*", "*embeddings.position_ids"),
+)
+"""Arrays that the package computes by itself, and does not load."""
+
+SIDE = (
+    *("score", "classifier", "qa_outputs"),  # modeling_layers.py, models/*/modeling_*.py
+    *("multiple_choice_head.summary", "v_head.summary"),  # GPT-2's second head; TRL's value head
+)
+"""Linear maps beside the head: each reads what the head reads."""
+
+BERT_BEHIND = "cls.seq_relationship.*"
+"""What only BERT's pooler is read by."""
+
+BEFORE_POSITIONS = ("opt",)
+"""Families whose table of positions has rows before the first position that the config does not count."""
+
+
+def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
+    """Linear maps beside the head, of those that are stored.
+
+    Raises:
+        ValueError: naming a bias that the package would start at zero.
+    """
+    candidates = (POOLERS[kind],) if kind in POOLERS else SIDE
+    found = [name for name in candidates if f"{name}.weight" in names]
+    if lacking := [name for name in found if name != "score" and f"{name}.bias" not in names]:
+        raise ValueError(f"the folder lacks '{lacking[0]}.bias', and holds '{lacking[0]}.weight'")
+    return tuple(Linear(f"{name}.weight", f"{name}.bias" if f"{name}.bias" in names else None) for name in found)
+
+
+def behind(kind: str) -> tuple[str, ...]:
+    """Patterns of arrays that the function of the described maps does not depend on."""
+    return (*BUFFERS, BERT_BEHIND) if kind in {"bert", "ernie"} else BUFFERS
+
+
+def second_names(stack: Stack) -> dict[str, str]:
+    """Second names of arrays, as the files of a family may hold them, with the first."""
+    bias = stack.head.linear.bias
+    found = {HEAD_BIASES[bias]: bias} if bias in HEAD_BIASES else {}
+    return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
+
+
+def describe(config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()) -> Stack:
+    """The description of a checkpoint.
+
+    Args:
+        config: its config.json.
+        names: names of its arrays.
+        ignore: options of the config that have no effect.
+
+    Returns:
+        The description.
+
+    Raises:
+        ValueError: naming an architecture or an option that is not covered.
+    """
+    return options_and_stack(config, names, ignore)[1]
+
+
+def options_and_stack(
+    config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()
+) -> tuple[Options, Stack]:
+    """As `describe`, with the options that were read."""
+    kind = config.get("model_type")
+    marked = isinstance(kind, str) and kind.startswith(RMS_MARK)
+    kind = kind.removeprefix(RMS_MARK) if isinstance(kind, str) else ""
+    family = FAMILIES.get(kind)
+    if family is None:
+        raise ValueError(
+            f"model_type {config.get('model_type')!r} is not covered (covered: {', '.join(FAMILIES)}): describe it by "
+            "hand (lg.Stack)"
+        )
+    options = Options(kind, config, names)
+    options.check(ignore)
+    stack = family(options)
+    return options, with_rms(stack) if marked else stack
+
+
+def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> None:
+    """Checks that arrays have the sizes of the config; the package loads no others.
+
+    Raises:
+        ValueError: naming an option and an array that differ.
+    """
+    d, head = sizes(options)[0], stack.head.linear
+    positions, inner = (
+        ("max_position_embeddings", "n_positions"),
+        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
+    )
+    rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
+    wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
+    for table in stack.tables:
+        option, before = rows[table.index], table.offset if options.kind in BEFORE_POSITIONS else 0
+        wanted.append((table.weight, 0, options.first(*option) + before, " or ".join(option)))
+    spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
+    for name in filter(None, (head.weight, head.bias, *spare)):
+        wanted.append((name, 0, options.get("vocab_size"), "vocab_size"))
+    for block in stack.blocks:
+        branch = block.feed_forward
+        mixed = isinstance(branch, Mixture)
+        if mixed and branch.shared is not None:
+            size = options.get("shared_expert_intermediate_size")
+            wanted.append((branch.shared.up.weight, 0, size, "the width of the shared expert"))
+        size = options.first(*(("moe_intermediate_size",) if mixed else ()), *inner)
+        for network in branch.experts if mixed else (branch,):
+            if network.up.rows is None and network.up.expert is None:
+                axis = 0 if network.up.layout == "oi" else 1
+                wanted.append((network.up.weight, axis, 4 * d if size is None else size, "the width of hidden layers"))
+    wanted += [(name, axis, rows, "rows of the parts of a matrix") for name, axis, rows in _fused(stack)]
+    wanted += [(name, axis, size, "the number of experts") for name, axis, size in _stacked(stack)]
+    for side in stack.side if options.kind in POOLERS else ():
+        wanted.append((side.weight, 0, d, "the width of the stream"))
+    for site in stack.linears:
+        for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
+            axes += site.part.expert is not None
+            if name is not None and len(weights[name].shape) != axes:
+                raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
+    for name, axis, size, what in wanted:
+        if weights[name].shape[axis] != size:
+            raise ValueError(
+                f"{name!r} has shape {tuple(weights[name].shape)}, and config.json says {size} ({what}, axis {axis}): "
+                "the config is that of another model, or lacks an option"
+            )
+
+
+def _fused(stack: Stack) -> Iterator[tuple[str, int, int]]:
+    """Matrices of which parts take rows: name, axis of the outputs, rows that the parts take together."""
+    taken: dict[str, tuple[int, int]] = {}
+    for site in stack.linears:
+        part: Linear = site.part
+        if part.rows is not None and part.expert in (None, 0):  # experts take the same rows
+            axis = (0 if part.layout == "oi" else 1) + (part.expert is not None)
+            before = taken.get(part.weight, (axis, 0))[1]
+            taken[part.weight] = axis, before + part.rows.length * part.rows.count
+    yield from ((name, axis, rows) for name, (axis, rows) in taken.items())
+
+
+def _stacked(stack: Stack) -> Iterator[tuple[str, int, int]]:
+    """Arrays with a leading axis of experts: name, that axis, how many experts there are."""
+    parts = [site.part for site in stack.linears if site.part.expert is not None]
+    count = Counter(part.weight for part in {(p.weight, p.expert): p for p in parts}.values())
+    for part in parts:
+        yield from ((name, 0, count[part.weight]) for name in filter(None, (part.weight, part.bias)))
+
+
+def with_rms(stack: Stack) -> Stack:
+    """The stack with RMSNorms in place of its LayerNorms."""
+    layers = {n.path: replace(n.part, kind="rms") for n in stack.norms if n.part.kind == "layer"}
+    return exchange_norms(stack, layers)
