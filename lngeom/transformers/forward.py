@@ -87,6 +87,7 @@ def after(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) ->
     x = x + attention_branch(block, weights, x)
     return x + feed_forward_branch(block, weights, x)
 
+
 def attention_branch(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
     """What attention adds to the stream: its reading norm, itself, its writing norm, and the factor."""
     y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
