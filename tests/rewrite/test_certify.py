@@ -152,7 +152,8 @@ def test_a_sweep_without_the_map_of_streams_finds_every_part_different():
     from lngeom.transformers.rewrite.comparison.streams import Map
 
     tokens = models.tokens_for(a, b, (2, 8), 0)
-    assert all(local.differs for local, _, _ in sweep.sweep(a, b, Map(1.0, None, (False, False)), tokens, []))
+    shaken = [models.Shaken(b, models.rounding_dtypes(a, b), 0)]
+    assert all(local.differs for local, _, _ in sweep.sweep(a, b, Map(1.0, None, (False, False)), tokens, shaken))
 
 
 # The command, and bad input.

@@ -201,8 +201,8 @@ def _verdict(found: Comparison, wrong: list[Local], options: tuple[str, ...]) ->
     distance = found.log_probabilities
     if distance <= TOLERANCE:
         if wrong:
-            text = f"the probes agree, and {wrong[0].path} differs: on inputs that they do not reach, or made up for"
-            return "undecided", (f"{text} by another part",)
+            text = f"the probes agree, and a part differs ({wrong[0].path}): on inputs that they do not reach"
+            return "undecided", (f"{text}, or another part makes up for it",)
         if options:
             return "undecided", tuple(f"{text}; the probes do not show what it changes" for text in options)
         return "same", ()

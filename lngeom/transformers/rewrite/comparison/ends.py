@@ -54,7 +54,7 @@ def start(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> St
     if found.scale != 1 and found.turn is None:
         plain_map = replace(found, scale=1.0)
         if _first(before, after, plain_map, tokens) < _first(before, after, found, tokens) / 10:
-            sentence = f"tables: the rows are multiplied by {found.scale:.6g}, and nothing else is"
+            sentence = f"tables: the rows are multiplied by {found.scale:.6g}, and the blocks are not"
             return Start(plain_map, (Cause(sentence, tables, found.residual, True),))
     if found.turn is None and (turned := _by_readers(before, after, found)) is not None:
         gaps = [_first(before, after, each, tokens) for each in (found, turned)]
@@ -148,7 +148,7 @@ def _not_orthogonal(before: Model, after: Model, allowed: float, tables: tuple[s
     """A linear map of the rows that is no rotation."""
     X, Y = some_starts(before, after, 2 * before.width)
     n, d = X.shape
-    if n < d + 2 or before.centres or before.stack.embedding_norm is not None or not np.isfinite(Y).all():
+    if n < d + 2 or before.centres or before.stack.embedding_norm is not None or not (Y.any() and np.isfinite(Y).all()):
         return None
     found = np.linalg.lstsq(X, Y, rcond=None)[0]
     rest = apart(Y, X @ found)

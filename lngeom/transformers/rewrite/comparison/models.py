@@ -249,9 +249,10 @@ def gap(wanted: np.ndarray, got: np.ndarray, noises: Sequence[np.ndarray], *, co
 
     def norms(axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         over = np.mean if axis == 0 else np.sum
-        sizes, gaps = (np.sqrt(over(v**2, axis=axis)) for v in (a, delta))
-        noise = np.sqrt(np.mean([over(v**2, axis=axis) for v in others], 0)) if others else 0 * gaps
-        return sizes, gaps, noise
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes, gaps = (finite(np.sqrt(over(v**2, axis=axis)), np.inf) for v in (a, delta))
+            noise = np.sqrt(np.mean([over(v**2, axis=axis) for v in others], 0)) if others else 0 * gaps
+        return sizes, gaps, finite(noise, 0.0)
 
     sizes, gaps, noise = norms(1)
     sizes = np.maximum(sizes, 1e-6 * every) if every else np.ones_like(sizes)
@@ -264,13 +265,19 @@ def gap(wanted: np.ndarray, got: np.ndarray, noises: Sequence[np.ndarray], *, co
     return found
 
 
+def finite(values: np.ndarray, other: float) -> np.ndarray:
+    """Numbers, those that are not finite replaced."""
+    return np.where(np.isfinite(values), values, other)
+
+
 EXACT = 1e-11
 """Relative difference of one part in float64 that counts as none."""
 
 
 def _worst(gaps: np.ndarray, noise: np.ndarray) -> Gap:
     """The gap that is largest beside its noise."""
-    worst = int(np.argmax(gaps / np.maximum(noise, EXACT)))
+    with np.errstate(invalid="ignore"):
+        worst = int(np.argmax(gaps / np.maximum(noise, EXACT)))
     return Gap(float(gaps[worst]), float(noise[worst]))
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from lngeom.transformers.description import Block, Mixture
 from lngeom.transformers.forward import attention_branch, embedded, feed_forward_branch, head, norm, side
-from lngeom.transformers.rewrite.comparison.models import EXACT, Gap, Model, gap
+from lngeom.transformers.rewrite.comparison.models import EXACT, Gap, Model, finite, gap
 from lngeom.transformers.rewrite.comparison.streams import Map, seen, starts
 
 ROUNDINGS = 5.0
@@ -214,8 +214,8 @@ def _tables(before: Model, after: Model, shaken: Sequence[Weights], between: Map
         sizes = np.linalg.norm(wanted, axis=1)
         sizes = np.where(sizes > 0, sizes, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
-            gaps = np.nan_to_num(np.linalg.norm(y - wanted, axis=1), nan=np.inf) / sizes
-            noise = np.sqrt(np.mean([np.sum((v - y) ** 2, 1) for v in noises], 0)) / sizes
+            gaps = finite(np.linalg.norm(y - wanted, axis=1) / sizes, np.inf)
+            noise = finite(np.sqrt(np.mean([np.sum((v - y) ** 2, 1) for v in noises], 0)) / sizes, 0.0)
         bad = np.flatnonzero(~(gaps <= np.maximum(ROUNDINGS * noise, EXACT)))
         wrong += [(float(gaps[r]), f"{kind} {at[r]}") for r in bad]
         worst = int(np.argmax(gaps / np.maximum(noise, EXACT)))
