@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.text import counted
 from lngeom.transformers.description import Linear, Norm, Stack
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause, Changed, mistakes
@@ -169,7 +170,8 @@ def tables_at_fault(before: Model, after: Model, found: Local) -> Cause:
     some = [t.weight for t in after.stack.tables if t.index in kinds] or names
     if "token" in kinds:  # a row of another table is seen at every token
         some = names
-    return Cause(f"tables: {len(found.rows)} rows differ from the first model's", tuple(some), found.difference, False)
+    rows = f"{counted(len(found.rows), 'row')} {'differs' if len(found.rows) == 1 else 'differ'}"
+    return Cause(f"tables: {rows} from the first model's", tuple(some), found.difference, False)
 
 
 def head_causes(
