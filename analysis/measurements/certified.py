@@ -309,7 +309,14 @@ def activation(stack: Stack, weights: Weights, draw: np.random.Generator) -> Pla
     """Another form of the activation."""
     i = int(draw.integers(len(stack.blocks)))
     block = stack.blocks[i]
-    other = {"gelu": "gelu_tanh", "gelu_tanh": "gelu", "silu": "gelu", "relu": "gelu"}
+    other = {
+        "gelu": "gelu_tanh",
+        "gelu_tanh": "gelu",
+        "quick_gelu": "gelu",
+        "silu": "gelu",
+        "relu": "gelu",
+        "relu2": "relu",
+    }
     f = block.feed_forward
     if isinstance(f, Mixture):
         return None
@@ -578,8 +585,8 @@ def page(results: Results) -> str:
             "- bfloat16: what is rewritten or faulty is stored in bfloat16. The first model stays in float64",
             "",
             "The mistakes and the words of their names were written before this run, and stand in",
-            "`analysis/measurements/certified.py`. certify's names of causes were written with these mistakes planted in",
-            f"{len(IN_VIEW)} families, at other random weights: {', '.join(IN_VIEW)}.",
+            "`analysis/measurements/certified.py`. certify's names of causes were written with these mistakes planted",
+            f"in {len(IN_VIEW)} families, at other random weights: {', '.join(IN_VIEW)}.",
             "The other families came later. Their sums stand apart. Written by `python -m analysis certified`.",
             "",
             *TABLE.markdown(results),
