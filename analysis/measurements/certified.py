@@ -208,7 +208,8 @@ def scaled_without_epsilon(stack: Stack, weights: Weights, draw: np.random.Gener
     new, arrays = found
     old = {n.path: n.part for n in stack.norms}
     new = exchange_norms(new, {n.path: replace(n.part, eps=old[n.path].eps) for n in new.norms})
-    return Planted(new, arrays, _part(stack, 0, "attention"), ("eps",))
+    first = "feed_forward" if stack.blocks[0].attention_norm is None else "attention"
+    return Planted(new, arrays, _part(stack, 0, first), ("eps",))
 
 
 def not_orthogonal(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
@@ -451,6 +452,7 @@ def asked(stack: Stack, weights: Weights, planted: Planted, seed: int = 0) -> di
         "named": all(word in text for word in planted.words),
         "explains": bool(found.causes) and any(cause.explains for cause in found.causes),
         "cause": text,
+        "reasons": list(found.reasons),
         "logits": found.log_probabilities,
     }
 
@@ -501,7 +503,7 @@ def measured(kind: str) -> dict[str, Any]:
         for dtype in DTYPES:
             said = asked(stack, weights, replace(planted, weights=stored(planted.weights, dtype)))
             if all(said[key] for key in COUNTED):
-                del said["cause"]
+                del said["cause"], said["reasons"]
             answers[dtype] = said
         mistakes[plant.__name__] = answers
     return {"rewrites": rewrites, "mistakes": mistakes}
@@ -531,9 +533,9 @@ def _row(name: str, results: Iterable[dict[str, Any]]) -> tuple[str, ...]:
 def rows(results: Results) -> list[tuple[str, ...]]:
     """A row a family, and sums."""
     groups = {
-        "families in view": [r for kind, r in results.items() if kind in IN_VIEW],
-        "other families": [r for kind, r in results.items() if kind not in IN_VIEW],
-        "all families": list(results.values()),
+        "in view": [r for kind, r in results.items() if kind in IN_VIEW],
+        "others": [r for kind, r in results.items() if kind not in IN_VIEW],
+        "in all": list(results.values()),
     }
     found = [_row(kind, [r]) for kind, r in results.items()]
     return [*found, *(_row(f"{len(group)} {name}", group) for name, group in groups.items() if group)]
@@ -562,7 +564,8 @@ def missed(results: Results) -> list[str]:
             if failed:
                 lines.append(
                     f"- {kind}, {name.replace('_', ' ')}, in {said['expected']}: not {', not '.join(failed)}. "
-                    f"Verdict: {said['verdict']}, first part: {said['first']}, causes: {said['cause'] or 'none'}"
+                    f"Verdict: {said['verdict']}; first part: {said['first'] or 'none'}; causes: "
+                    f"{said['cause'] or 'none'}; reasons: {'; '.join(said['reasons']) or 'none'}"
                 )
     return lines
 
@@ -587,7 +590,9 @@ def page(results: Results) -> str:
             "The mistakes and the words of their names were written before this run, and stand in",
             "`analysis/measurements/certified.py`. certify's names of causes were written with these mistakes planted",
             f"in {len(IN_VIEW)} families, at other random weights: {', '.join(IN_VIEW)}.",
-            "The other families came later. Their sums stand apart. Written by `python -m analysis certified`.",
+            "The others came later; their sums stand apart. One expectation was corrected after a first run: the first",
+            "block of ModernBERT has no norm before attention, so an ε that was not scaled shows in its network.",
+            "Written by `python -m analysis certified`.",
             "",
             *TABLE.markdown(results),
             "",

@@ -40,7 +40,7 @@ def test_a_family_has_a_row_and_sums(monkeypatch, tmp_path):
     count = f"{len(found['rewrites'])} of {len(found['rewrites'])}"
     assert len(found["rewrites"]) > 5
     assert rows["olmo3"] == [count, "1", "1", "1", "1", count, "1", "1", "1"]
-    assert rows["1 other families"] == rows["1 all families"] == rows["olmo3"]
+    assert rows["1 others"] == rows["1 in all"] == rows["olmo3"]
     assert rows["One matrix in four bits"] == ["1"] * 7
     assert rows["A gain is folded into all readers but one"] == ["0"] * 7
     assert text.endswith("None.\n")
