@@ -138,7 +138,7 @@ def one_plus(stack: Stack, weights: Weights, draw: np.random.Generator) -> Plant
         return None
     sign = 1.0 if norm.offset else -1.0
     arrays = weights | {norm.gain: weights[norm.gain] + sign}
-    return Planted(stack, arrays, _part(stack, i, "attention"), ("stands for γ of attention_norm",))
+    return Planted(stack, arrays, _part(stack, i, "attention"), ("stands for γ", "attention_norm"))
 
 
 def centred_tables(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:

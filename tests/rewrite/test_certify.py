@@ -77,14 +77,17 @@ def test_a_mistake_is_found_beneath_a_change_of_basis():
     assert found["named"], found
 
 
-def test_what_rounding_hides_is_said():
+def test_an_option_that_rounding_hides_makes_the_models_different():
     stack, weights = model("gpt2")
-    other = exchange_norms(
-        stack, {n.path: replace(n.part, eps=2e-5) for n in stack.norms if n.path.startswith("blocks")}
-    )
+    old = [n for n in stack.norms if n.path.startswith("blocks")]
+    other = exchange_norms(stack, {n.path: replace(n.part, eps=2e-5) for n in old})
     found = certify((stack, weights), (other, {k: v.astype(jnp.bfloat16) for k, v in weights.items()}))
-    assert found.verdict == "rounding"
-    assert any("eps is 2e-05, and was 1e-05" in reason for reason in found.reasons)
+    assert found.verdict == "different"
+    assert not found.different
+    assert any("eps is 2e-05, and was 1e-05; rounding" in reason for reason in found.reasons)
+    found = certify((stack, weights), (other, weights))  # nothing was rounded
+    assert found.first is not None
+    assert found.first.path == "blocks.0.attention"
 
 
 def test_a_row_that_no_probe_reads_is_not_called_the_same():
@@ -105,7 +108,7 @@ def test_an_expert_that_no_probe_chooses_is_seen():
     mixture = stack.blocks[1].feed_forward
     assert isinstance(mixture, Mixture)
     down = mixture.experts[2].down.weight
-    found = certify((stack, weights), (stack, weights | {down: 1.1 * weights[down]}), probes=(1, 1))
+    found = certify((stack, weights), (stack, weights | {down: 1.1 * weights[down]}), probes=(1, 2))
     assert found.first is not None
     assert found.first.path == "blocks.1.feed_forward"
 
@@ -149,7 +152,8 @@ def test_a_sweep_without_the_map_of_streams_finds_every_part_different():
     from lngeom.transformers.rewrite.comparison.streams import Map
 
     tokens = models.tokens_for(a, b, (2, 8), 0)
-    assert all(local.differs for local, _, _ in sweep.sweep(a, b, Map(1.0, None, (False, False)), tokens))
+    shaken = [models.Shaken(b, models.rounding_dtypes(a, b), 0)]
+    assert all(local.differs for local, _, _ in sweep.sweep(a, b, Map(1.0, None, (False, False)), tokens, shaken))
 
 
 # The command, and bad input.

@@ -261,6 +261,7 @@ def _order_units(path: str, part: Any, maps: Maps, other: Maps) -> None:
         return np.sum(np.log10(np.maximum(gaps, 1e-9)), 0)
 
     scores = np.array([score(c) for c in options])
+    scores[2] += 0.5  # of two that leave one side exact, always the same
     best = np.argmin(scores, 0)
     chosen = np.array(options)[best, np.arange(len(up))]
     factors = np.where(scores.min(0) < scores[0] - 1, chosen, 1.0)

@@ -1,28 +1,34 @@
 """Why a part of one model differs from the other's: known mistakes, each tested by undoing it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.transformers.description import Attention, Block, Linear, Norm
+from lngeom.transformers.description import Attention, Block, Linear, Norm, walk
 from lngeom.transformers.parts import Part
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
-from lngeom.transformers.rewrite.comparison.models import Model, apart
+from lngeom.transformers.rewrite.comparison.models import Model, gap
 from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, both, reading_norm
 from lngeom.transformers.rewrite.comparison.streams import Map
-from lngeom.transformers.rewrite.comparison.sweep import Branch, Local, compared
+from lngeom.transformers.rewrite.comparison.sweep import (
+    Branch,
+    Local,
+    Weights,
+    comparable,
+    entering,
+    output,
+    path_of,
+    wide,
+)
 
 LEVELS = 256
 """Distinct values in a group up to which an array looks quantized."""
-
-
-EXCHANGED = 0.3
-"""Relative distance of a part from which on it may be another block's."""
 
 
 @dataclass(frozen=True)
@@ -42,58 +48,194 @@ class Cause:
     explains: bool
 
 
-def causes_of(
-    before: Model,
-    after: Model,
-    i: int,
-    branch: Branch,
-    between: tuple[Map, Map],
-    x: Float[np.ndarray, "N T d"],
-    found: Local,
-) -> list[Cause]:
-    """Why a part of a block differs.
+@dataclass(frozen=True)
+class Judge:
+    """Judges changed forms of the second model's part beside the first model's output.
 
-    Args:
+    Attributes:
         before: the first model.
         after: the second.
         i: number of the block.
         branch: the part.
         between: maps of streams before and after the part.
         x: the first model's stream before it.
-        found: how far the part is from the first model's.
-
-    Returns:
-        The likeliest cause, or several that are all needed.
+        shaken: the second model's arrays with random roundings.
     """
-    block = before.stack.blocks[i]
-    raw = both(before, after, i, branch, between)
-    first, second = (settled(part) for part in raw)
-    wanted = first.output(x)
-    allowed = found.allowed
 
-    def left(part: Plain) -> float:
-        return apart(wanted, part.output(x))
+    before: Model
+    after: Model
+    i: int
+    branch: Branch
+    between: tuple[Map, Map]
+    x: Float[np.ndarray, "N T d"]
+    shaken: Sequence[Weights]
+
+    @cached_property
+    def blocks(self) -> tuple[Block, Block]:
+        """The block of both models."""
+        return comparable(self.before.stack.blocks[self.i], self.after.stack.blocks[self.i])
+
+    @cached_property
+    def wanted(self) -> np.ndarray:
+        """The first model's output, in its own basis."""
+        y = wide(output, self.blocks[0], self.branch, self.before.arrays, self.x)
+        return self.between[1].back(self.between[1].forth(y))
+
+    @cached_property
+    def moved(self) -> list[np.ndarray]:
+        """What roundings change in the second model's output."""
+        return [self.of(weights) - self.of(self.after.arrays) for weights in self.shaken]
+
+    def of(self, weights: Weights, block: Block | None = None) -> np.ndarray:
+        """The second model's output with other arrays, or of another block, in the first model's basis."""
+        mapped = entering(self.blocks[0], self.branch, self.between[0]).forth(self.x)
+        return self.between[1].back(wide(output, block or self.blocks[1], self.branch, weights, mapped))
+
+    def __call__(self, got: np.ndarray) -> Local:
+        """How far an output in the first model's basis is."""
+        return Local("", *gap(self.wanted, got, [got + each for each in self.moved]))
+
+
+def causes_of(judge: Judge) -> list[Cause]:
+    """Why a part of a block differs: the likeliest cause, or several that are all needed."""
+    before, after, i, branch = judge.before, judge.after, judge.i, judge.branch
+    block = judge.blocks[0]
+    raw = both(before, after, i, branch, judge.between)
+    first, second = (settled(part) for part in raw)
+
+    def left(part: Plain) -> Local:
+        return judge(part.output(judge.x))
 
     for j, other in enumerate(after.stack.blocks):
-        if j != i and found.difference > EXCHANGED and type(other.feed_forward) is type(block.feed_forward):
-            local, _ = compared(block, other, branch, before.arrays, after.arrays, None, x, between[0], found.path)
-            if local.difference <= allowed:
-                sentence = f"{found.path}: block {j} stands in the place of block {i}"
-                return [Cause(sentence, (), local.difference, True)]
-    if (exchanged := _exchanged(first, raw[1], left, allowed, i)) is not None:
+        if j == i or type(other.feed_forward) is not type(block.feed_forward) or other.placing != block.placing:
+            continue
+        if not (found := judge(judge.of(after.arrays, comparable(block, other)[1]))).differs:
+            sentence = f"{path_of(i, branch)}: block {j} stands in the place of block {i}"
+            return [Cause(sentence, (), found.difference, True)]
+    if (exchanged := _exchanged(first, raw[1], left, i)) is not None:
         return [exchanged]
-    options = list(options_of(first.block, second.block, f"blocks.{i}", between[0].scale))
+    options = list(options_of(first.block, second.block, f"blocks.{i}", judge.between[0].scale))
     for sentence, changed in options:
-        if (rest := left(replace(second, block=changed))) <= allowed:
-            return [Cause(sentence, (), rest, True)]
-    joined = _all_of([block for _, block in options], second.block)
-    if len(options) > 1 and (rest := left(replace(second, block=joined))) <= allowed:
-        return [Cause(sentence, (), rest, True) for sentence, _ in options]
-    rest, mended = left(replace(second, block=joined)), second
-    if options and rest < left(second) / 2:
-        mended = replace(second, block=joined)
-    causes = [Cause(sentence, (), rest, False) for sentence, _ in options] if mended is not second else []
-    return [*causes, *_arrays(first, mended, left, allowed, between[0].turn, i, before, after)]
+        if not (found := left(replace(second, block=changed))).differs:
+            return [Cause(sentence, (), found.difference, True)]
+    joined = replace(second, block=_all_of([changed for _, changed in options], second.block))
+    found = left(joined)
+    if len(options) > 1 and not found.differs:
+        return [Cause(sentence, (), found.difference, True) for sentence, _ in options]
+    if (stored := _stored(judge, first, second)) is not None:
+        return stored
+    helps = bool(options) and found.difference < left(second).difference / 2
+    causes = [Cause(sentence, (), found.difference, False) for sentence, _ in options] if helps else []
+    return [*causes, *_arrays(first, joined if helps else second, left, judge.between[0].turn, i, before, after)]
+
+
+def _stored(judge: Judge, first: Plain, second: Plain) -> list[Cause] | None:
+    """Arrays that differ as they are stored, where both models store most of them alike."""
+    roles = list(_roles(*judge.blocks, judge.branch))
+    wrong: dict[str, tuple[np.ndarray, np.ndarray, Callable[[np.ndarray], np.ndarray], str]] = {}
+    for path, name, other, read, write in roles:
+        a, b = read(judge.before.arrays[name], 0), read(judge.after.arrays[other], 1)
+        if a.shape != b.shape:
+            return None
+        eps = max(float(jnp.finfo(m.arrays.dtype(n)).eps) for m, n in ((judge.before, name), (judge.after, other)))
+        if far(a, b) > 2 * eps:
+            wrong[path] = a, b, lambda value, w=write, o=other: w(judge.after.arrays[o], value), other
+    if not wrong or len(wrong) > len(roles) / 2:
+        return None
+
+    def undone(paths: list[str]) -> Local:
+        changed: dict[str, np.ndarray] = {}
+        for path in paths:
+            a, _, write, other = wrong[path]
+            if other in changed:  # several parts of one array
+                _, _, _, _, place = next(role for role in roles if role[0] == path)
+                changed[other] = place(changed[other], a)
+            else:
+                changed[other] = write(a)
+        return judge(judge.of(Changed(judge.after.arrays, changed)))
+
+    alone = {path: undone([path]) for path in wrong}
+    paths = [path for path, found in alone.items() if not found.differs][:1]
+    if not paths and (len(wrong) > 2 or any(path in first.maps for path in wrong)):
+        return None  # maps may have another basis
+    paths = paths or list(wrong)
+    found = undone(paths)
+    if found.differs:
+        return None
+    words = []
+    for path in paths:
+        a, b, _, other = wrong[path]
+        words.append(f"blocks.{judge.i}.{path}: {_stored_word(path, a, b, first, second, judge)}")
+    shown = "; ".join(words[:4]) + (f"; and {len(words) - 4} more" if len(words) > 4 else "")
+    arrays = tuple(dict.fromkeys(wrong[path][3] for path in paths))
+    return [Cause(shown, arrays, found.difference, True)]
+
+
+def _stored_word(path: str, a: np.ndarray, b: np.ndarray, first: Plain, second: Plain, judge: Judge) -> str:
+    """What was done to a stored array."""
+    rounding = 2 * max(
+        float(jnp.finfo(m.arrays.dtype(m.stack.tables[0].weight)).eps) for m in (judge.before, judge.after)
+    )
+    if path in first.maps and path in second.maps:
+        return _relation(path, first, second, judge.between[0].turn, judge.i, judge.before, judge.after).text
+    for text, candidate in _vector_mistakes(path, a):
+        if _fits(far(candidate, b), far(a, b), rounding):
+            return text
+    factor = float(np.sum(a * b)) / max(float(np.sum(a**2)), 1e-300)
+    if factor and _fits(far(factor * a, b), far(a, b), rounding):
+        return f"it is multiplied by {factor:.4g}"
+    return f"it is {far(a, b):.2g} away, relative"
+
+
+class Changed(Mapping[str, np.ndarray]):
+    """Arrays, some of them others."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], changed: dict[str, np.ndarray]) -> None:
+        self.arrays, self.changed = arrays, changed
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.changed[name] if name in self.changed else self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+Role = tuple[str, str, str, Callable[[np.ndarray, int], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]]
+
+
+def _roles(first: Block, second: Block, branch: Branch) -> Iterator[Role]:
+    """Arrays of a part by role: path, both names, how the role is read from an array, and written into the second's."""
+    pairs = {path: (a, b) for (path, a), (other, b) in zip(walk(first), walk(second), strict=False) if path == other}
+    for path, (a, b) in pairs.items():
+        top = path.split(".")[0]
+        if top == "" or (branch != "both" and not top.startswith(branch) and not _reads(first, top, branch)):
+            continue
+        if isinstance(a, Linear) and isinstance(b, Linear):
+            yield path, a.weight, b.weight, lambda v, k, p=(a, b): p[k].matrix(v), b.with_matrix
+            if a.bias is not None and b.bias is not None:
+                yield f"{path}.bias", a.bias, b.bias, lambda v, k, p=(a, b): p[k].offsets(v), b.with_offsets
+        elif isinstance(a, Norm) and isinstance(b, Norm):
+            if a.gain is not None and b.gain is not None:
+
+                def effective(v: np.ndarray, k: int, p: tuple[Norm, Norm] = (a, b)) -> np.ndarray:
+                    return p[k].offset + np.asarray(v)
+
+                yield f"{path}.gain", a.gain, b.gain, effective, lambda old, v, n=b: (v - n.offset).reshape(old.shape)
+            if a.bias is not None and b.bias is not None:
+                yield f"{path}.bias", a.bias, b.bias, lambda v, k: np.asarray(v), lambda old, v: v.reshape(old.shape)
+        elif isinstance(a, Attention) and isinstance(b, Attention):
+            for name in ("temperature", "sink", "relative"):
+                one, other = getattr(a, name), getattr(b, name)
+                if one is not None and other is not None:
+                    yield f"{path}.{name}", one, other, lambda v, k: np.asarray(v), lambda old, v: v.reshape(old.shape)
+
+
+def _reads(block: Block, top: str, branch: Branch) -> bool:
+    """Whether a norm of the block is the one that a branch reads."""
+    return top == "attention_norm" and branch == "feed_forward" and block.shared_norm
 
 
 NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "untied"}
@@ -121,7 +263,9 @@ def options_of(
             continue
         sentence, expected = f"{where} is {_short(b)}, and was {_short(a)}", a
         if f.name == "eps":
-            if scale != 1 and path.endswith((".attention_norm", ".feed_forward_norm")):
+            if path == "embedding_norm":
+                continue  # tables may be scaled before it; they are compared after it
+            if scale != 1 and path.endswith(("attention_norm", "feed_forward_norm", "final")):
                 expected = a * scale**2
                 sentence += f" (the stream is scaled by {scale:.3g}, so that it must be {expected:.3g})"
             if math.isclose(expected, b, rel_tol=1e-2 if scale != 1 else 1e-6):
@@ -168,8 +312,7 @@ def _short(value: Any) -> str:
 def _arrays(
     first: Plain,
     second: Plain,
-    left: Callable[[Plain], float],
-    allowed: float,
+    left: Callable[[Plain], Local],
     turn: np.ndarray | None,
     i: int,
     before: Model,
@@ -198,13 +341,12 @@ def _arrays(
 
     names = [*wrong, *vectors]
     if not names:
-        return [Cause("no single array of it differs from the first model's", (), left(second), False)]
-    alone = [(left(with_arrays([name])), name) for name in names]
-    rest, best = min(alone)
-    chosen = [best] if rest <= allowed else names
+        return [Cause("no single array of it differs from the first model's", (), left(second).difference, False)]
+    alone = [name for name in names if not left(with_arrays([name])).differs]
+    chosen = alone[:1] or names
     rest = left(with_arrays(chosen))
     words = [_relation(name, here, second, turn, i, before, after) for name in chosen]
-    return [_merged(words, chosen, here, rest, rest <= allowed, i, after)]
+    return [_merged(words, chosen, here, rest.difference, not rest.differs, i, after)]
 
 
 def _pairs(first: Plain, second: Plain) -> Iterator[tuple[str, str]]:
@@ -217,15 +359,16 @@ def _pairs(first: Plain, second: Plain) -> Iterator[tuple[str, str]]:
                 yield name, found
 
 
-def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], float], allowed: float, i: int) -> Cause | None:
+def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], Local], i: int) -> Cause | None:
     """Two maps that stand in each other's place, if that is all; the second part with its offsets as they are."""
     for name, other in _pairs(first, raw):
         if raw.maps[name].matrix.shape == raw.maps[other].matrix.shape:
             maps = raw.maps | {name: raw.maps[other], other: raw.maps[name]}
-            if (rest := left(settled(replace(raw, maps=maps)))) <= allowed:
+            found = left(settled(replace(raw, maps=maps)))
+            if found.difference <= 3 * found.allowed:  # roundings were measured with the maps in the wrong places
                 arrays = (raw.maps[name].arrays[0], raw.maps[other].arrays[0])
                 short = other.rpartition(".")[2]
-                return Cause(f"blocks.{i}.{name} and {short} are exchanged", arrays, rest, True)
+                return Cause(f"blocks.{i}.{name} and {short} are exchanged", arrays, found.difference, True)
     return None
 
 
@@ -375,7 +518,7 @@ def _pair_orders(a: Attention) -> Iterator[tuple[str, np.ndarray]]:
 
 def _fits(gap: float, before: float, rounding: float) -> bool:
     """Whether a mistake leaves no more than rounding, and far less than was there."""
-    return gap <= max(1e-3 * before, rounding) and gap < before / 4
+    return gap <= max(1e-3 * min(before, 1.0), rounding) and gap < before / 4
 
 
 def _vector_mistakes(name: str, a: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -412,8 +555,8 @@ def _noise(a: Affine, b: Affine, rounding: float, before: Model, after: Model) -
     if size and _fits(far(np.abs(M), np.abs(T)), far(M, T), rounding):
         return "some of its entries have the other sign"
     rows = np.flatnonzero(np.linalg.norm(M - T, axis=1) > max(1e-3, rounding) * np.linalg.norm(M, axis=1))
-    if len(rows) <= max(1, len(M) // 8):
-        return f"{len(rows)} of its {len(M)} rows differ (first {int(rows[0]) if len(rows) else 0})"
+    if 0 < len(rows) <= max(1, len(M) // 8):
+        return f"{len(rows)} of its {len(M)} rows {'differs' if len(rows) == 1 else 'differ'} (first {int(rows[0])})"
     text = f"it is {far(M, T):.2g} away, relative"
     levels = _levels(before.arrays.source[a.arrays[0]], after.arrays.source[b.arrays[0]])
     return text if levels is None else f"{text}; it looks quantized ({levels})"

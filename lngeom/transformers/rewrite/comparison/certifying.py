@@ -1,8 +1,10 @@
 """Whether two models are one function, and where they part if not."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,18 +12,32 @@ import numpy as np
 
 from lngeom._core.progress import watched
 from lngeom.transformers.forward import embedded, head, norm
-from lngeom.transformers.rewrite.certificate import TOLERANCE, compare, difference, everything
+from lngeom.transformers.rewrite.certificate import TOLERANCE, difference, everything, log_softmax
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
-from lngeom.transformers.rewrite.comparison.causes import Cause, causes_of, options_of, tolerance
+from lngeom.transformers.rewrite.comparison.causes import Cause, Judge, causes_of, options_of, tolerance
 from lngeom.transformers.rewrite.comparison.ends import head_causes, start, tables_at_fault
-from lngeom.transformers.rewrite.comparison.models import Model, Shaken, opened, rounding_dtypes, tokens_for
+from lngeom.transformers.rewrite.comparison.models import EXACT, Model, Shaken, opened, rounding_dtypes, tokens_for
 from lngeom.transformers.rewrite.comparison.plain import both
-from lngeom.transformers.rewrite.comparison.streams import EXACT, Map
-from lngeom.transformers.rewrite.comparison.sweep import RANDOM, ROUNDINGS, Branch, Local, output, pieces, sweep, wide
+from lngeom.transformers.rewrite.comparison.streams import Map, spacing
+from lngeom.transformers.rewrite.comparison.sweep import (
+    RANDOM,
+    ROUNDINGS,
+    Branch,
+    Local,
+    entering,
+    output,
+    pieces,
+    sweep,
+    wide,
+)
 from lngeom.transformers.rewrite.comparison.verdict import Comparison, Word
+from lngeom.transformers.rewrite.folders import Checkpoint
 
 PROBES = (4, 32)
 """Sequences and positions on which models are compared."""
+
+IMPOSSIBLE = -100.0
+"""Log-probabilities below this are all alike."""
 
 SMALL = 1 << 26
 """Numbers in a model up to which all parts are taken apart, not the first one that differs alone."""
@@ -61,15 +77,33 @@ def certify(
         TypeError: if a model is none of these.
         ValueError: naming what is not covered, arrays that hold NaN or infinity, or probes that are none.
     """
-    if len(probes) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in probes):
-        raise ValueError(f"probes must be two positive integers, sequences and positions; got {probes!r}")
+    probes, seed = _checked_probes(probes), _checked_seed(seed)
     with watched() as watch:
         told = stage or watch
         told("reading")
-        first, second = opened(before, "before", ignore), opened(after, "after", ignore)
+        first, second = opened(before, "before", ignore, after), opened(after, "after", ignore, before)
         tokens = tokens_for(first, second, probes, seed)
         told("running both models")
         return _compared(first, second, tokens, seed, told)
+
+
+def _checked_probes(probes: Any) -> tuple[int, int]:
+    try:
+        N, T = (operator.index(n) for n in probes)
+    except (TypeError, ValueError):
+        N = T = 0
+    if N < 1 or T < 2:
+        raise ValueError(
+            f"probes must be two positive integers, sequences and positions, and two positions at least: with one "
+            f"there is no attention; got {probes!r}"
+        )
+    return N, T
+
+
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(f"seed must be an integer, zero or more; got {seed!r}")
+    return int(seed)
 
 
 def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: Callable[[str], None]) -> Comparison:
@@ -85,56 +119,128 @@ def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: 
     for model, found in zip((first, second), outputs, strict=True):
         if not all(np.isfinite(values).all() for values in found):
             raise ValueError(f"{model.word}: its outputs are not finite; there is nothing to compare")
-    moved = compare(*outputs)
-    shaken = [Shaken(second, rounding_dtypes(first, second), seed + k) for k in range(2)]
-    noise = max(compare(outputs[1], run(second, each)).residual(True) for each in shaken)
-    dtype = max((m.coarsest for m in (first, second)), key=lambda d: jnp.finfo(d).eps)
+    dtypes = rounding_dtypes(first, second)
+    shaken = [Shaken(second, dtypes, seed + k) for k in range(2)]
+    stored = [second.arrays.dtype(name) for name in second.stack.arrays]
     found = Comparison(
         "different",
-        tokens.shape,
-        str(dtype),
-        moved.residual(True),
-        moved.relative,
-        noise,
-        reasons=tuple(_unlike(first, second)),
+        (tokens.shape[0], tokens.shape[1]),
+        max(dtypes.values() or stored, key=lambda d: jnp.finfo(d).eps).name,
+        moved(*outputs),
+        difference(outputs[0][0], outputs[1][0]).relative,
+        max(moved(outputs[1], run(second, each)) for each in shaken),
     )
-    if found.reasons:
-        return found
+    if reasons := tuple(_other_outputs(first, second)):
+        return replace(found, reasons=reasons)
+    if reasons := tuple(_unlike(first, second)):
+        close = found.log_probabilities <= max(ROUNDINGS * found.rounding, TOLERANCE)
+        if close:
+            reasons = (*reasons, "the probes agree, and the parts cannot be compared one by one")
+        return replace(found, verdict="undecided" if close else "different", reasons=reasons)
     told("comparing part by part")
+    return _by_parts(first, second, tokens, shaken, found, told)
+
+
+def _by_parts(
+    first: Model,
+    second: Model,
+    tokens: np.ndarray,
+    shaken: Sequence[Shaken],
+    found: Comparison,
+    told: Callable[[str], None],
+) -> Comparison:
     small = sum(math.prod(first.arrays.shape(name)) for name in first.stack.arrays) <= SMALL
-    begun = start(first, second, tokens, max(ROUNDINGS * _row_noise(second, first), EXACT))
+    begun = start(first, second, tokens, max(ROUNDINGS * spacing(first), ROUNDINGS * spacing(second), EXACT) / 2)
     if not begun.between.determined:
         text = "the tables have too few independent rows to tell how the stream was turned: parts were not compared"
-        return replace(found, verdict=_verdict(found, [])[0], reasons=(text,))
-    sites, causes = [], list(begun.causes)
+        close = found.log_probabilities <= max(ROUNDINGS * found.rounding, TOLERANCE)
+        return replace(found, verdict="undecided" if close else "different", reasons=(text,))
+    sites: list[Place] = []
+    causes = list(begun.causes)
     before = begun.between
-    for where, (local, after_part, x) in zip(_places(first), sweep(first, second, before, tokens, seed), strict=True):
-        sites.append(Place(where, local, before, after_part))
+    for where, (local, after_part, x) in zip(_places(first), sweep(first, second, before, tokens, shaken), strict=True):
+        site = Place(where, local, before, after_part)
         if local.differs and not causes:
             told(f"looking for the cause in {local.path}")
-            causes = _causes(first, second, sites[-1], x)
-        if local.differs and (small or not found.parts):
-            found = replace(found, parts=(local,))
-            sites[-1] = replace(sites[-1], effect=effect(first, second, sites[-1], x, tokens))
+            causes = _causes(first, second, site, x, shaken)
+        if local.differs and (small or not any(other.local.differs for other in sites)):
+            site = replace(site, effect=effect(first, second, site, x, tokens))
+        sites.append(site)
         before = after_part
-    verdict, doubts = _verdict(found, [site.local for site in sites])
-    if not beside:
-        counts = [len(model.stack.side) for model in (first, second)]
-        doubts += (f"they have {counts[0]} and {counts[1]} maps beside the head, which were not compared",)
-    if verdict == "rounding":
-        changed = _options_changed(first, second, begun.between)
-        doubts += tuple(f"{text}; rounding hides what it changes" for text in changed)
+    wrong = [site for site in sites if site.local.differs]
+    options = tuple(_options_changed(first, second, begun.between))
+    verdict, doubts = _verdict(found, [site.local for site in wrong], options)
     one = verdict in {"same", "rounding"}
-    wrong = [site for site in sites if site.local.differs and not one]
     return replace(
         found,
         verdict=verdict,
         parts=tuple(replace(site.local, alone=site.effect) for site in sites),
         causes=() if one else tuple(causes),
         actions=tuple(_actions(first, second, begun.between, found, sites, small)) if one else (),
-        arrays=tuple(_array_errors(first, second, wrong)) if small else (),
-        reasons=doubts,
+        arrays=tuple(_array_errors(first, second, wrong)) if small and not one else (),
+        reasons=(*doubts, *_not_compared(first, second)),
     )
+
+
+def moved(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> float:
+    """Largest difference of log-probabilities, relative to the largest, or of the outputs beside the head.
+
+    Log-probabilities below −100 count as −100, so that tokens which are masked hide nothing.
+    """
+    found = [np.maximum(log_softmax(v[0]), IMPOSSIBLE) for v in (a, b)]
+    return max(_largest(x, y) for x, y in zip((found[0], *a[1:]), (found[1], *b[1:]), strict=True))
+
+
+def _largest(a: np.ndarray, b: np.ndarray) -> float:
+    size, apart = float(np.max(np.abs(a), initial=0.0)), float(np.max(np.abs(a - b), initial=0.0))
+    return apart / size if size else apart
+
+
+def _verdict(found: Comparison, wrong: list[Local], options: tuple[str, ...]) -> tuple[Word, tuple[str, ...]]:
+    """The verdict, and doubts about it."""
+    distance = found.log_probabilities
+    if distance <= TOLERANCE:
+        if wrong:
+            text = f"the probes agree, and a part differs ({wrong[0].path}): on inputs that they do not reach"
+            return "undecided", (f"{text}, or another part makes up for it",)
+        if options:
+            return "undecided", tuple(f"{text}; the probes do not show what it changes" for text in options)
+        return "same", ()
+    if distance <= ROUNDINGS * found.rounding and not wrong:
+        if options:
+            return "different", tuple(f"{text}; rounding of the arrays hides what it changes" for text in options)
+        return "rounding", ()
+    return "different", ()
+
+
+def _other_outputs(first: Model, second: Model) -> Iterator[str]:
+    """Reasons why two models cannot be the same, whatever they compute."""
+    if first.vocabulary != second.vocabulary:
+        fewer = min(first.vocabulary, second.vocabulary)
+        yield (
+            f"the vocabularies have {first.vocabulary} and {second.vocabulary} tokens; the numbers below are about the "
+            f"first {fewer}"
+        )
+    if first.positions != second.positions:
+        counts = ["any number of" if m.positions is None else m.positions for m in (first, second)]
+        yield f"the tables have {counts[0]} and {counts[1]} positions; the numbers below are about those of both"
+    folders = [m.arrays.source for m in (first, second) if isinstance(m.arrays.source, Checkpoint)]
+    if len(folders) == 2:
+        rest = [
+            {n for n in folder.stored if n not in model.stack.arrays and n not in folder.second}
+            for folder, model in zip(folders, (first, second), strict=True)
+        ]
+        for name in sorted(rest[0] & rest[1]):
+            a, b = (folder.stored[name] for folder in folders)
+            if a.shape != b.shape or not np.array_equal(np.asarray(a, np.float64), np.asarray(b, np.float64)):
+                yield f"{name}, which no output that is compared depends on, differs"
+
+
+def _not_compared(first: Model, second: Model) -> Iterator[str]:
+    """What one of both models has and the other has not, beside its logits."""
+    counts = [len(model.stack.side) for model in (first, second)]
+    if counts[0] != counts[1]:
+        yield f"they have {counts[0]} and {counts[1]} maps beside the head, which were not compared"
 
 
 @dataclass(frozen=True)
@@ -156,12 +262,12 @@ class Place:
     effect: float | None = None
 
 
-def _causes(first: Model, second: Model, site: Place, x: np.ndarray | None) -> list[Cause]:
+def _causes(first: Model, second: Model, site: Place, x: np.ndarray | None, shaken: Sequence[Shaken]) -> list[Cause]:
     if x is None:
         return [tables_at_fault(first, second, site.local)]
     if site.where is None:
-        return head_causes(first, second, site.before, site.local, x)
-    return causes_of(first, second, *site.where, (site.before, site.after), x, site.local)
+        return head_causes(first, second, site.before, site.local, x, shaken)
+    return causes_of(Judge(first, second, *site.where, (site.before, site.after), x, shaken))
 
 
 def effect(first: Model, second: Model, site: Place, x: np.ndarray | None, tokens: np.ndarray) -> float:
@@ -181,7 +287,8 @@ def effect(first: Model, second: Model, site: Place, x: np.ndarray | None, token
             return difference(a[..., :count], b[..., :count]).relative_log_probabilities
         i, branch = site.where
         old = wide(output, blocks[i], branch, first.arrays, x)
-        new = site.after.back(wide(output, second.stack.blocks[i], branch, second.arrays, site.before.forth(x)))
+        mapped = entering(blocks[i], branch, site.before).forth(x)
+        new = site.after.back(wide(output, second.stack.blocks[i], branch, second.arrays, mapped))
         streams_of = [old, new] if blocks[i].placing == "post" else [x + old, x + new]
         rest = start_at[start_at.index(site.where) + 1 :]
     for i, branch in rest:
@@ -213,42 +320,23 @@ def _array_errors(first: Model, second: Model, wrong: list[Place]) -> Iterator[t
     yield from sorted(((name, gap) for name, gap in errors.items()), key=lambda pair: -pair[1])
 
 
-def _verdict(found: Comparison, parts: list[Local]) -> tuple[Word, tuple[str, ...]]:
-    """The verdict, and doubts about it."""
-    wrong = [part for part in parts if part.differs]
-    moved = found.log_probabilities
-    if moved <= TOLERANCE:
-        ends = [part for part in wrong if part.path.startswith(("tables", "head", "side"))]
-        unseen = ends or [part for part in wrong if not part.on_probes > part.allowed]
-        if unseen:
-            return "undecided", (f"the probes agree, and {unseen[0].path} differs on inputs that they do not reach",)
-        if not wrong:
-            return "same", ()
-        return "same", (f"{wrong[0].path} and others differ, and the function does not: they make up for one another",)
-    if moved <= ROUNDINGS * found.rounding and not wrong:
-        return "rounding", ()
-    return "different", ()
-
-
 def _options_changed(first: Model, second: Model, between: Map) -> Iterator[str]:
-    """Options in which blocks differ, and which no rewrite has to change."""
-    centring = between.centred[0] and not between.centred[1]
-    for i, (a, b) in enumerate(zip(first.stack.blocks, second.stack.blocks, strict=True)):
-        for text, _ in options_of(a, b, f"blocks.{i}", between.scale):
-            if not (centring and ".kind is 'rms'" in text):
+    """Options in which the models differ, and which no rewrite has to change."""
+    centring = between.centred[0] != between.centred[1]
+    pairs = [(f"blocks.{i}", *pair) for i, pair in enumerate(zip(first.stack.blocks, second.stack.blocks, strict=True))]
+    for name in ("final", "embedding_norm", "head"):
+        a, b = getattr(first.stack, name), getattr(second.stack, name)
+        if a is not None and b is not None:
+            pairs.append((name, a, b))
+    for path, a, b in pairs:
+        for text, _ in options_of(a, b, path, between.scale):
+            if not (centring and ".kind is " in text):
                 yield text
-
-
-def _row_noise(second: Model, first: Model) -> float:
-    """What rounding may do to a row of a table, relative."""
-    return max(float(jnp.finfo(model.coarsest).eps) for model in (first, second)) / 2
 
 
 def _unlike(first: Model, second: Model) -> Iterator[str]:
     """Differences of two descriptions that end a comparison part by part."""
     a, b = first.stack, second.stack
-    if first.vocabulary != second.vocabulary:
-        yield f"the vocabularies have {first.vocabulary} and {second.vocabulary} tokens"
     if first.width != second.width:
         yield f"the streams are {first.width} and {second.width} wide"
     if len(a.blocks) != len(b.blocks):

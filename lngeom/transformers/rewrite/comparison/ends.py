@@ -1,19 +1,21 @@
 """Why tables differ, or the head: mistakes made on the first model's rows, or undone."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lngeom.transformers.description import Linear, Norm
+from lngeom._core.text import counted
+from lngeom.transformers.description import Linear, Norm, Stack
 from lngeom.transformers.rewrite.comparison.aligned import far
-from lngeom.transformers.rewrite.comparison.causes import Cause, mistakes
+from lngeom.transformers.rewrite.comparison.causes import Cause, Changed, mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, apart
 from lngeom.transformers.rewrite.comparison.plain import Affine, both
 from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, some_starts
-from lngeom.transformers.rewrite.comparison.sweep import Local, compared, path_of, pieces, streams
+from lngeom.transformers.rewrite.comparison.sweep import Local, Weights, compared, heads, path_of, pieces, streams
 
 Rows = Float[np.ndarray, "n d"]
 
@@ -41,6 +43,8 @@ def start(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> St
     found = fitted(before, after)
     tables = tuple(table.weight for table in after.stack.tables)
     if found.residual > allowed:
+        if (cause := _embedding_norm(before, after)) is not None:
+            return Start(Map(1.0, None, found.centred), (cause,))
         for sentence, change in _mistakes(before, after):
             again = fitted(change(before), after)
             if again.residual <= allowed:
@@ -51,7 +55,7 @@ def start(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> St
     if found.scale != 1 and found.turn is None:
         plain_map = replace(found, scale=1.0)
         if _first(before, after, plain_map, tokens) < _first(before, after, found, tokens) / 10:
-            sentence = f"tables: the rows are multiplied by {found.scale:.6g}, and nothing else is"
+            sentence = f"tables: the rows are multiplied by {found.scale:.6g}, and the blocks are not"
             return Start(plain_map, (Cause(sentence, tables, found.residual, True),))
     if found.turn is None and (turned := _by_readers(before, after, found)) is not None:
         gaps = [_first(before, after, each, tokens) for each in (found, turned)]
@@ -59,6 +63,23 @@ def start(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> St
             sentence = "tables: they are not rotated, and the blocks are"
             return Start(turned, (Cause(sentence, tables, found.residual, True),))
     return Start(found)
+
+
+def _embedding_norm(before: Model, after: Model) -> Cause | None:
+    """The norm after the tables, if its arrays differ and the tables do not."""
+    a, b = before.stack.embedding_norm, after.stack.embedding_norm
+    if a is None or b is None or [t.weight for t in before.stack.tables] != [t.weight for t in after.stack.tables]:
+        return None
+    if any(not np.array_equal(before.arrays[t.weight], after.arrays[t.weight]) for t in before.stack.tables):
+        return None
+    changed = [
+        other
+        for name, other in ((a.gain, b.gain), (a.bias, b.bias))
+        if name is not None and other is not None and not np.array_equal(before.arrays[name], after.arrays[other])
+    ]
+    if not changed:
+        return None
+    return Cause("tables: the norm after them differs, and they do not", tuple(changed), 0.0, True)
 
 
 def _mistakes(before: Model, after: Model) -> Iterator[tuple[str, Callable[[Model], Model]]]:
@@ -96,11 +117,11 @@ def _with_rows(model: Model, change: Callable[[Rows], Rows], every: bool = False
 
 def _first(before: Model, after: Model, between: Map, tokens: np.ndarray) -> float:
     """How far the first block's first part is, by a map."""
-    for i, branch, x in streams(before, tokens, 0):
+    for i, branch, x in streams(before, tokens, 0, between):
         if branch == "head":
             return 0.0
         first, second = before.stack.blocks[i], after.stack.blocks[i]
-        found, _ = compared(first, second, branch, before.arrays, after.arrays, None, x, between, path_of(i, branch))
+        found, *_ = compared(first, second, branch, before.arrays, after.arrays, (), x, between, path_of(i, branch))
         return found.difference
     return 0.0
 
@@ -128,7 +149,7 @@ def _not_orthogonal(before: Model, after: Model, allowed: float, tables: tuple[s
     """A linear map of the rows that is no rotation."""
     X, Y = some_starts(before, after, 2 * before.width)
     n, d = X.shape
-    if n < d + 2 or before.centres:
+    if n < d + 2 or before.centres or before.stack.embedding_norm is not None or not (Y.any() and np.isfinite(Y).all()):
         return None
     found = np.linalg.lstsq(X, Y, rcond=None)[0]
     rest = apart(Y, X @ found)
@@ -149,24 +170,39 @@ def tables_at_fault(before: Model, after: Model, found: Local) -> Cause:
     some = [t.weight for t in after.stack.tables if t.index in kinds] or names
     if "token" in kinds:  # a row of another table is seen at every token
         some = names
-    return Cause(f"tables: {len(found.rows)} rows differ from the first model's", tuple(some), found.difference, False)
+    rows = f"{counted(len(found.rows), 'row')} {'differs' if len(found.rows) == 1 else 'differ'}"
+    return Cause(f"tables: {rows} from the first model's", tuple(some), found.difference, False)
 
 
-def head_causes(before: Model, after: Model, between: Map, found: Local, x: np.ndarray) -> list[Cause]:
-    """Why the head differs: the final norm, the matrix, options."""
+def head_causes(
+    before: Model, after: Model, between: Map, found: Local, x: np.ndarray, shaken: Sequence[Weights]
+) -> list[Cause]:
+    """Why the head differs: options, the final norm, arrays; each is undone in the second model."""
     first, second = before.stack, after.stack
-    causes: list[Cause] = []
+
+    def left(stack: Stack, weights: Weights) -> Local:
+        return heads(before, replace(after, stack=stack), shaken, x, between, weights)
+
+    options: list[tuple[str, Stack]] = []
     for name in ("cap", "scale"):
-        if getattr(first.head, name) != getattr(second.head, name):
-            sentence = f"head.{name} is {getattr(second.head, name)}, and was {getattr(first.head, name)}"
-            causes.append(Cause(sentence, (), found.difference, False))
+        a, b = getattr(first.head, name), getattr(second.head, name)
+        if a != b:
+            options.append(
+                (f"head.{name} is {b}, and was {a}", replace(second, head=replace(second.head, **{name: a})))
+            )
     if first.final is not None and second.final is not None:
         expected = first.final.eps * between.scale**2
-        if abs(expected - second.final.eps) > 1e-3 * max(expected, second.final.eps):
-            sentence = f"final.eps is {second.final.eps:g}, and must be {expected:g}"
-            causes.append(Cause(sentence, (), found.difference, False))
-    if first.head.transform is not None and second.head.transform is not None:
-        return [*causes, *_transform_causes(before, after, found)]
+        if not math.isclose(expected, second.final.eps, rel_tol=1e-2):
+            new = replace(second, final=replace(second.final, eps=expected))
+            options.append((f"final.eps is {second.final.eps:g}, and must be {expected:g}", new))
+    for sentence, stack in options:
+        if not (rest := left(stack, after.arrays)).differs:
+            return [Cause(sentence, (), rest.difference, True)]
+    if (stored := _stored(before, after, left)) is not None:
+        return [stored]
+    causes = [Cause(sentence, (), left(stack, after.arrays).difference, False) for sentence, stack in options]
+    if first.head.transform is not None or second.head.transform is not None:
+        return causes
     a, b = _head(before, None), _head(after, between)
     if a.matrix.shape != b.matrix.shape:
         return [*causes, Cause("head: its matrix has another size", b_arrays(b), found.difference, False)]
@@ -174,52 +210,73 @@ def head_causes(before: Model, after: Model, between: Map, found: Local, x: np.n
     wanted, got = (seen(part.matrix.T, shift).T for part in (a, b))
     offsets = [seen(part.offset, shift) for part in (a, b)]
     eps = max(float(jnp.finfo(m.arrays.dtype(p.arrays[0])).eps) for m, p in ((before, a), (after, b)))
-    gap = far(wanted, got)
-    if gap > max(2 * eps, 1e-10):
-        text = f"it is {gap:.2g} away, relative"
+    apart = far(wanted, got)
+    if apart > max(2 * eps, 1e-10):
+        text, rest = f"it is {apart:.2g} away, relative", apart
         for sentence, _, candidate in mistakes(a, between.turn, "the final norm", first.final):
-            if far(seen(candidate.T, shift).T, got) < 1e-3 * gap:
-                text = sentence
+            if (near := far(seen(candidate.T, shift).T, got)) < max(1e-3 * min(apart, 1.0), 2 * eps):
+                text, rest = sentence, near
                 break
-        moved = a.matrix - b.matrix
-        moved = moved - np.median(moved, 0) if shift else moved  # softmax does not see what all rows share
-        rows = np.flatnonzero(np.linalg.norm(moved, axis=1) > max(1e-3, 2 * eps) * np.linalg.norm(a.matrix, axis=1))
-        if text.startswith("it is") and len(rows) <= len(wanted) // 4:
-            text = f"{len(rows)} of {len(wanted)} rows differ (first {int(rows[0]) if len(rows) else 0})"
-        elif second.tied and not first.tied:
+        if second.tied and not first.tied:
             text += "; it is the table of tokens, and was not"
-        causes.append(Cause(f"head: {text}", b_arrays(b), found.difference, not causes))
-    elif float(np.linalg.norm(offsets[0] - offsets[1])) > 1e-6 * (1 + float(np.linalg.norm(offsets[0]))):
-        text = "its bias differs"
+        causes.append(Cause(f"head: {text}", b_arrays(b), rest, rest < apart and not causes))
+    elif far(*offsets) > 2 * eps:
+        text, rest = "its bias differs", far(*offsets)
         for sentence, candidate in (("the bias β of the final norm is not in it", a.bias), ("it is lost", 0 * a.bias)):
-            if far(seen(candidate, shift), offsets[1]) < 1e-3:
-                text = f"its bias: {sentence}"
+            if (near := far(offsets[1], seen(candidate, shift))) < 1e-3:
+                text, rest = f"its bias: {sentence}", near
                 break
-        causes.append(Cause(f"head: {text}", b_arrays(b), found.difference, not causes))
+        causes.append(Cause(f"head: {text}", b_arrays(b), rest, rest < 1e-3 and not causes))
     return causes
 
 
-def _transform_causes(before: Model, after: Model, found: Local) -> Iterator[Cause]:
-    """Arrays of the layer before the head, and of the head, that differ as they are stored."""
-    a, b = before.stack.head, after.stack.head
-    t, u = a.transform, b.transform
-    assert t is not None
-    assert u is not None
-    pairs = [(t.linear.weight, u.linear.weight), (t.linear.bias, u.linear.bias)]
-    pairs += [(t.norm.gain, u.norm.gain), (t.norm.bias, u.norm.bias)]
-    pairs += [(a.linear.weight, b.linear.weight), (a.linear.bias, b.linear.bias)]
-    for one, other in pairs:
-        if one is None or other is None:
+def _stored(before: Model, after: Model, left: Callable[[Stack, Weights], Local]) -> Cause | None:
+    """The one stored array of the final norm, the head, or the layer before it, that explains the difference."""
+    for name, other, read in _end_arrays(before.stack, after.stack):
+        a, b = read(before.arrays[name], 0), read(after.arrays[other], 1)
+        eps = max(float(jnp.finfo(m.arrays.dtype(n)).eps) for m, n in ((before, name), (after, other)))
+        if a.shape != b.shape or far(a, b) <= 2 * eps:
             continue
-        x, y = (np.asarray(m.arrays[name], np.float64) for m, name in ((before, one), (after, other)))
-        if x.shape != y.shape:
-            yield Cause(f"head: {other}: it has another size", (other,), found.difference, False)
-        elif (gap := far(x, y)) > 2 * float(jnp.finfo(after.arrays.dtype(other)).eps):
-            rows = np.flatnonzero(np.any(x != y, -1)) if x.ndim == 2 else np.zeros(0, int)
-            text = f"it is {gap:.2g} away, relative"
-            if len(rows):
-                text = f"{len(rows)} of {len(x)} rows differ (first {int(rows[0])})"
-            yield Cause(f"head: {other}: {text}", (other,), found.difference, False)
+        offset = read(0 * np.asarray(after.arrays[other]), 1)
+        rest = left(after.stack, Changed(after.arrays, {other: (a - offset).reshape(after.arrays.shape(other))}))
+        if not rest.differs:
+            text = f"it is {far(a, b):.2g} away, relative"
+            rows = np.flatnonzero(np.linalg.norm(np.atleast_2d(a - b), axis=-1) > 2 * eps)
+            if a.ndim == 2 and len(rows) <= len(a) // 2:
+                text = (
+                    f"{len(rows)} of {len(a)} rows {'differs' if len(rows) == 1 else 'differ'} (first {int(rows[0])})"
+                )
+            elif not b.any():
+                text = "it is zero"
+            elif a.ndim == 1 and np.allclose(b, 1):
+                text = "it is 1"
+            return Cause(f"head: {other}: {text}", (other,), rest.difference, True)
+    return None
+
+
+def _end_arrays(a: Stack, b: Stack) -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
+    """Names of arrays at the end of two models, and how their values are read."""
+
+    def plain(value: np.ndarray, _: int) -> np.ndarray:
+        return np.asarray(value)
+
+    norms = [(a.final, b.final)]
+    linears = [(a.head.linear, b.head.linear), *zip(a.side, b.side, strict=False)]
+    if a.head.transform is not None and b.head.transform is not None:
+        norms.append((a.head.transform.norm, b.head.transform.norm))
+        linears.append((a.head.transform.linear, b.head.transform.linear))
+    for x, y in norms:
+        if x is None or y is None:
+            continue
+        if x.gain is not None and y.gain is not None:
+            yield x.gain, y.gain, lambda v, k, p=(x, y): p[k].offset + np.asarray(v)
+        if x.bias is not None and y.bias is not None:
+            yield x.bias, y.bias, plain
+    for x, y in linears:
+        if (x.layout, x.rows, x.expert, x.input_axes) == (y.layout, y.rows, y.expert, y.input_axes):
+            yield x.weight, y.weight, plain
+            if x.bias is not None and y.bias is not None:
+                yield x.bias, y.bias, plain
 
 
 def b_arrays(part: Affine) -> tuple[str, ...]:

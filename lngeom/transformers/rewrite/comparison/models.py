@@ -1,21 +1,21 @@
 """The two models of a comparison: arrays in float64, and arrays with random roundings."""
 
 import math
+import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from lngeom.transformers.description import Norm, Stack, check_stack
 from lngeom.transformers.parts import shown
-from lngeom.transformers.rewrite.array_files import check_floats
+from lngeom.transformers.rewrite.array_files import check_floats, read_json
 from lngeom.transformers.rewrite.certificate import Rounded, not_finite
 from lngeom.transformers.rewrite.draft import Draft
-from lngeom.transformers.rewrite.folders import load
+from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
 from lngeom.transformers.rewrite.layouts import describe
 
 
@@ -53,32 +53,45 @@ class Model:
         return min(found) if found else None
 
     @property
+    def bare(self) -> bool:
+        """Whether the first block's attention reads the stream without a norm."""
+        return bool(self.stack.blocks) and self.stack.blocks[0].bare_attention
+
+    @property
     def centres(self) -> bool:
-        """Whether all that reads the stream subtracts its mean, so that the stream's mean is invisible."""
+        """Whether all that reads the stream subtracts its mean, so that the stream's mean is invisible.
+
+        Attention without a norm in the first block reads what the tables give, before any block has written.
+        """
         readers = [
             site
             for space in self.stack.spaces
             if space.residual and space.name != "embedding"
             for site in space.readers
+            if not (self.bare and site.path.startswith("blocks.0.attention."))
         ]
         return all(isinstance(site.part, Norm) and site.part.centres for site in readers)
 
-    @property
-    def coarsest(self) -> np.dtype:
-        """The dtype with the fewest digits among those of its arrays."""
-        return max((self.arrays.dtype(name) for name in self.stack.arrays), key=lambda d: jnp.finfo(d).eps)
 
-
-def opened(given: Any, word: str, ignore: Iterable[str] = ()) -> Model:
+def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None) -> Model:
     """A model from a folder, a pair of a description and arrays, or a module of the transformers package.
+
+    Args:
+        given: the model.
+        word: what it is called.
+        ignore: options of the config that no code reads; those that only the other model's config has are left out.
+        other: the other model, as it was given.
+
+    Returns:
+        The model.
 
     Raises:
         TypeError: if it is none of these.
         ValueError: naming what is not covered, or not finite.
     """
     weights: Any
-    if isinstance(given, str | Path):
-        stack, weights = load(given, ignore=ignore)
+    if isinstance(given, str | os.PathLike):
+        stack, weights = load(as_folder(given), ignore=_ignored(given, ignore, other))
     elif isinstance(given, tuple) and len(given) == 2:
         stack, weights = given
         check_stack(stack)
@@ -86,7 +99,8 @@ def opened(given: Any, word: str, ignore: Iterable[str] = ()) -> Model:
         check_floats(stack.arrays, weights)
     elif hasattr(given, "state_dict") and hasattr(config := getattr(given, "config", None), "to_dict"):
         weights = _arrays_of(given)
-        stack = describe(config.to_dict(), weights)  # pyright: ignore[reportOptionalMemberAccess]
+        options = {k: v for k, v in config.to_dict().items() if k not in as_texts("ignore", ignore)}  # pyright: ignore[reportOptionalMemberAccess]
+        stack = describe(options, weights)
         stack.check(weights)
     else:
         raise TypeError(
@@ -99,10 +113,21 @@ def opened(given: Any, word: str, ignore: Iterable[str] = ()) -> Model:
     return model
 
 
+def _ignored(folder: Any, ignore: Iterable[str], other: Any) -> tuple[str, ...]:
+    """Options to ignore that this folder's config has, or neither config."""
+    keys = as_texts("ignore", ignore)
+    if not keys or not isinstance(other, str | os.PathLike):
+        return keys
+    mine, others = (read_json(p) if (p := as_folder(f) / "config.json").is_file() else {} for f in (folder, other))
+    return tuple(key for key in keys if key in mine or key not in others)
+
+
 def _arrays_of(module: Any) -> dict[str, np.ndarray]:
     """The arrays of a torch module; bfloat16, which NumPy lacks, by way of float32."""
     found = {}
     for name, value in module.state_dict().items():
+        if not hasattr(value, "detach") or not value.is_floating_point():
+            continue  # a buffer, or packed numbers; what the description names and is missing is said
         tensor = value.detach().cpu()
         if str(tensor.dtype) == "torch.bfloat16":
             found[name] = tensor.float().numpy().astype(jnp.bfloat16)
@@ -119,7 +144,7 @@ class Shaken(Mapping[str, np.ndarray]):
 
     Args:
         model: the arrays.
-        dtype: the coarsest dtype; an array that is coarser itself moves by its own.
+        dtypes: the dtype that each array is rounded to; others are left as they are.
         seed: of ξ.
     """
 
@@ -145,6 +170,8 @@ class Shaken(Mapping[str, np.ndarray]):
         return len(self.model.arrays)
 
     def _shaken(self, name: str, values: np.ndarray, start: int) -> np.ndarray:
+        if name not in self.dtypes:
+            return values
         info = jnp.finfo(self.dtypes[name])
         draw = np.random.default_rng([self.seed, start, zlib.crc32(name.encode())])
         step = np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal) / 2)
@@ -152,13 +179,33 @@ class Shaken(Mapping[str, np.ndarray]):
 
 
 def rounding_dtypes(before: Model, after: Model) -> dict[str, np.dtype]:
-    """The dtype by which each array of `after` may be rounded: its own, or the coarsest of `before`."""
-    other = before.coarsest
+    """The dtype by which each array of `after` may be rounded: the coarser one of both models; none if nothing was.
+
+    An array that holds the same numbers in both was not rounded. Where the first model has no array of this name and
+    shape, the dtype of most of its numbers counts.
+    """
+    sizes: dict[np.dtype, int] = {}
+    for name in before.stack.arrays:
+        dtype = before.arrays.dtype(name)
+        sizes[dtype] = sizes.get(dtype, 0) + math.prod(before.arrays.shape(name))
+    usual = max(sizes, key=lambda dtype: sizes[dtype])
     found = {}
     for name in after.stack.arrays:
-        own = after.arrays.dtype(name)
-        found[name] = own if jnp.finfo(own).eps >= jnp.finfo(other).eps else other
+        own, other = after.arrays.dtype(name), usual
+        if name in before.arrays and before.arrays.shape(name) == after.arrays.shape(name):
+            if _equal(before, after, name):
+                continue
+            other = before.arrays.dtype(name)
+        found[name] = max(own, other, key=lambda dtype: jnp.finfo(dtype).eps)
     return found
+
+
+def _equal(before: Model, after: Model, name: str) -> bool:
+    """Whether an array holds the same numbers in both models."""
+    if not before.arrays.shape(name):
+        return bool(before.arrays[name] == after.arrays[name])
+    pairs = zip(before.arrays.pieces(name), after.arrays.pieces(name), strict=True)
+    return all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
 
 
 def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) -> np.ndarray:
@@ -177,10 +224,69 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     return left[np.random.default_rng(seed).integers(0, len(left), (N, T))]
 
 
+class Gap(NamedTuple):
+    """How far vectors are apart, and what rounding explains of it, both relative to the size of the first ones.
+
+    Attributes:
+        difference: of the row, or the column, for which rounding explains least.
+        rounding: what random roundings change there.
+    """
+
+    difference: float
+    rounding: float
+
+
+def gap(wanted: np.ndarray, got: np.ndarray, noises: Sequence[np.ndarray], *, columns: bool = True) -> Gap:
+    """Compares rows (the last axis), each by itself, and columns over all rows, each by itself.
+
+    A row or column that is much larger than the others hides nothing in them.
+    """
+    if wanted.shape != got.shape or not (np.isfinite(wanted).all() and np.isfinite(got).all()):
+        return Gap(math.inf, 0.0)
+    d = wanted.shape[-1]
+    a, delta, *others = (v.reshape(-1, d) for v in (wanted, got - wanted, *(noise - got for noise in noises)))
+    every = float(np.sqrt(np.mean(np.sum(a**2, 1)))) if a.size else 0.0
+
+    def norms(axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        over = np.mean if axis == 0 else np.sum
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes, gaps = (finite(np.sqrt(over(v**2, axis=axis)), np.inf) for v in (a, delta))
+            noise = np.sqrt(np.mean([over(v**2, axis=axis) for v in others], 0)) if others else 0 * gaps
+        return sizes, gaps, finite(noise, 0.0)
+
+    sizes, gaps, noise = norms(1)
+    sizes = np.maximum(sizes, 1e-6 * every) if every else np.ones_like(sizes)
+    noise = np.maximum(noise, sizes * np.median(noise / sizes))
+    found = _worst(gaps / sizes, noise / sizes)
+    if columns and every:
+        _, gaps, noise = norms(0)
+        noise = np.maximum(noise, np.median(noise))
+        found = max(found, _worst(gaps / every, noise / every), key=lambda g: g.difference / max(g.rounding, EXACT))
+    return found
+
+
+def finite(values: np.ndarray, other: float) -> np.ndarray:
+    """Numbers, those that are not finite replaced."""
+    return np.where(np.isfinite(values), values, other)
+
+
+EXACT = 1e-11
+"""Relative difference of one part in float64 that counts as none."""
+
+
+def _worst(gaps: np.ndarray, noise: np.ndarray) -> Gap:
+    """The gap that is largest beside its noise."""
+    with np.errstate(invalid="ignore"):
+        worst = int(np.argmax(gaps / np.maximum(noise, EXACT)))
+    return Gap(float(gaps[worst]), float(noise[worst]))
+
+
 def apart(a: np.ndarray, b: np.ndarray) -> float:
     """Largest distance of two vectors along the last axis, in units of the root mean square of the first ones'."""
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.inf
-    gap = np.sqrt(np.max(np.sum((a - b) ** 2, -1), initial=0.0))
-    size = np.sqrt(np.mean(np.sum(a**2, -1))) if a.size else 0.0
-    return float(gap / size) if size else float(gap)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = np.sqrt(np.max(np.sum((a - b) ** 2, -1), initial=0.0))
+        size = np.sqrt(np.mean(np.sum(a**2, -1))) if a.size else 0.0
+        found = float(gap / size) if size else float(gap)
+    return found if math.isfinite(found) else math.inf

@@ -12,7 +12,7 @@ from lngeom.transformers.description import Block, FeedForward, Linear, Mixture,
 from lngeom.transformers.forward import attention, feed_forward, norm, times
 from lngeom.transformers.rewrite.comparison.models import Model
 from lngeom.transformers.rewrite.comparison.streams import Map, seen
-from lngeom.transformers.rewrite.comparison.sweep import Branch, comparable, wide
+from lngeom.transformers.rewrite.comparison.sweep import Branch, comparable, entering, wide
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def both(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map
     """A part of two models in the basis of the first."""
     over = reading_norm(before.stack.blocks[i], "attention" if branch == "both" else branch)
     reads = over is not None and over.centres
-    first = plain(before, i, branch, None, (reads, before.centres))
-    second = plain(after, i, branch, between, (reads, after.centres))
+    first, centred = plain(before, i, branch, None, (reads, before.centres)), (reads, after.centres)
+    second = plain(after, i, branch, (entering(before.stack.blocks[i], branch, between[0]), between[1]), centred)
     blocks = comparable(first.block, second.block)
     return replace(first, block=blocks[0]), replace(second, block=blocks[1])

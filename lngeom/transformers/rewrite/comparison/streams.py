@@ -20,9 +20,6 @@ from lngeom.transformers.rewrite.comparison.models import Model, apart
 ROWS = 1024
 """Rows of tables that are compared at a time."""
 
-EXACT = 1e-11
-"""Relative difference of one part in float64 that counts as none."""
-
 
 @dataclass(frozen=True)
 class Map:
@@ -102,7 +99,9 @@ def _fitted(before: Model, after: Model, rows: int) -> Map:
     """The map that fits this many tokens, or all of them."""
     d, centred = before.width, (before.centres, after.centres)
     X, Y = some_starts(before, after, rows)
-    allowed = 8 * max(np.finfo(np.float64).eps, *(float(_spacing(m)) for m in (before, after)))
+    if not (X.any() and Y.any() and np.isfinite(X).all() and np.isfinite(Y).all()):
+        return Map(1.0, None, centred, True, apart(Y, X))
+    allowed = 8 * max(spacing(model) for model in (before, after))
     same = Map(1.0, None, centred)
     nothing = apart(Y, same.forth(X))
     scaled = replace(same, scale=float(np.sum(same.forth(X) * Y) / max(np.sum(same.forth(X) ** 2), 1e-300)))
@@ -139,5 +138,6 @@ def nearest_rotation(products: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarr
     return u[:, :rank] @ v[:rank] + left @ (inner @ outer) @ right, rank
 
 
-def _spacing(model: Model) -> float:
-    return float(jnp.finfo(model.coarsest).eps)
+def spacing(model: Model) -> float:
+    """Spacing of the tables' dtypes at 1."""
+    return max(float(jnp.finfo(model.arrays.dtype(table.weight)).eps) for table in model.stack.tables)

@@ -121,9 +121,11 @@ class Comparison:
             rows.append(f"  {'cause' if cause.explains else 'found'}: {cause.sentence}")
             if cause.arrays:
                 rows.append(f"    in {', '.join(cause.arrays[:SHOWN])}{', …' if len(cause.arrays) > SHOWN else ''}")
-            rest = f"    undone, the part is {cause.left:.1e} away"
-            rows.append(rest if cause.explains else f"{rest}: this is not all")
+            if cause.explains:
+                rows.append(f"    undone, the part is {cause.left:.1e} away")
+            elif self.first is not None and cause.left < self.first.difference / 2:
+                rows.append(f"    undone, the part is {cause.left:.1e} away: this is not all")
         if len(self.arrays) > 1:
             some = ", ".join(f"{name} {gap:.1e}" for name, gap in self.arrays[:3])
-            rows.append(f"  arrays farthest from the first model's, of {len(self.arrays)} that differ: {some}")
+            rows.append(f"  maps that differ, with the gains of their norms: {len(self.arrays)}, the farthest {some}")
         return "\n".join(rows)
