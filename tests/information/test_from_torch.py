@@ -493,11 +493,10 @@ def test_a_missing_or_broken_torchax_is_one_sentence(monkeypatch):
 
 
 def test_null_directions_of_a_known_layout_are_named_by_its_symmetries():
+    from analysis.models import families
     from lngeom.transformers.rewrite import layouts
 
-    from tests.rewrite import hf
-
-    package = hf.package()
+    package = families.package()
     sizes = {"hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 1}
     module = package.LlamaForCausalLM(package.LlamaConfig(**sizes, vocab_size=5, max_position_embeddings=8))
     X = {"input_ids": ids(16, 4)}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analysis.models.families import CONFIGS, package, save_random
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
 from lngeom.transformers.rewrite.configs import IGNORED, READ, matches
@@ -14,7 +15,7 @@ from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Deri
 from lngeom.transformers.rewrite.layouts import FAMILIES, describe
 
 from tests.rewrite.test_checkpoints import lngeom
-from tests.rewrite.zoo import CONFIGS, Everything, checkpoint, write_file
+from tests.rewrite.zoo import Everything, checkpoint, write_file
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 9))
 
@@ -229,8 +230,7 @@ def test_a_stacked_array_of_more_experts_than_the_config_says_is_named(tmp_path)
 
 
 def configuration(kind):
-    hf = pytest.importorskip("tests.rewrite.hf")
-    return type(hf.package().AutoConfig.for_model(kind))
+    return type(package().AutoConfig.for_model(kind))
 
 
 @pytest.mark.peers
@@ -317,7 +317,7 @@ def test_a_null_that_the_package_does_not_load_is_refused(kind):
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_an_option_of_all_families_that_is_null_is_read_as_the_package_reads_it_or_refused(kind, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind], tmp_path)
+    save_random(kind, CONFIGS[kind], tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for name in (*READ, "head_dim", "pad_token_id", "dtype", "chunk_size_feed_forward"):
         (tmp_path / "config.json").write_text(json.dumps(config | {name: None}))
@@ -363,7 +363,7 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
             folder = tmp_path / f"{name}-{read}-{len(refused)}"
             tokens = TOKENS if name != "pad_token_id" else np.where(value == TOKENS, value + 1, TOKENS)
             try:
-                hf.save_random(kind, {**CONFIGS[kind], **extra, name: value}, folder)
+                save_random(kind, {**CONFIGS[kind], **extra, name: value}, folder)
                 theirs = hf.logits(kind, folder, tokens)
             except Exception:  # the package refuses it
                 continue

@@ -5,10 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from analysis.models.families import CONFIGS, save_random
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.steps import STEPS, parse
-
-from tests.rewrite.zoo import CONFIGS
 
 pytestmark = [pytest.mark.peers, pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
 
@@ -60,7 +59,7 @@ def moved(a: np.ndarray, b: np.ndarray, logits_move: bool) -> float:
 )
 def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards, tmp_path, record_property):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind] | options, tmp_path / "old", name=name, shards=shards)
+    save_random(kind, CONFIGS[kind] | options, tmp_path / "old", name=name, shards=shards)
     assert (tmp_path / "old" / "model.safetensors.index.json").is_file() == shards
     stack, weights = rw.load(tmp_path / "old")
     spare = () if name in {None, "BertForPreTraining", "GPT2DoubleHeadsModel"} else ("lm_head.weight",)

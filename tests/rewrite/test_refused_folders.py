@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from analysis.models.families import CONFIGS, save_random
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Head, Linear, rewrite as rw
 from lngeom.transformers.rewrite.array_files import read_header
 from lngeom.transformers.rewrite.certificate import outputs
 
-from tests.rewrite.zoo import CONFIGS, checkpoint, write_file
+from tests.rewrite.zoo import checkpoint, write_file
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 9))
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -232,7 +233,7 @@ def test_a_link_to_an_empty_folder_or_to_none_is_followed(target, tmp_path):
 @pytest.mark.parametrize("value", [-1, 0, 1, 1.5, -2.5, "1e-5", "false", True, None, [], {}])
 def test_options_that_the_package_refuses_are_refused(kind, value, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind], tmp_path / "old")
+    save_random(kind, CONFIGS[kind], tmp_path / "old")
     config = json.loads((tmp_path / "old" / "config.json").read_text())
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "final_logit_softcapping", "use_cache")
     for name in (*names, "initializer_range", "pad_token_id", "eos_token_id", "tie_word_embeddings"):

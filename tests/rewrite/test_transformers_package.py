@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from analysis.models.families import CONFIGS, save_random
 from lngeom.rewrite import steps as do
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
 
-from tests.rewrite.zoo import CONFIGS, write_file
+from tests.rewrite.zoo import write_file
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
@@ -61,7 +62,7 @@ def relative(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_rewritten_folder_has_the_package_s_logits(kind, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind], tmp_path / "old")
+    save_random(kind, CONFIGS[kind], tmp_path / "old")
     theirs = hf.logits(kind, tmp_path / "old", TOKENS)
     stack, weights = rw.load(tmp_path / "old")
     assert relative(theirs, outputs(stack, weights, TOKENS)) < 1e-12
@@ -116,7 +117,7 @@ VARIANTS = [
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=[f"{k}-{next(iter(o))}" for k, o in VARIANTS])
 def test_options_of_a_family_are_read_as_the_package_reads_them(kind, options, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind] | options, tmp_path / "old")
+    save_random(kind, CONFIGS[kind] | options, tmp_path / "old")
     found = outputs(*rw.load(tmp_path / "old"), TOKENS)
     assert relative(hf.logits(kind, tmp_path / "old", TOKENS), found) < 1e-12
 
@@ -125,7 +126,7 @@ def test_options_of_a_family_are_read_as_the_package_reads_them(kind, options, t
 @pytest.mark.parametrize("kind", ["llama", "gemma", "gpt2", "opt", "mixtral"])
 def test_in_low_precision_it_is_as_near_as_the_original(kind, dtype, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind], tmp_path / "old", dtype)
+    save_random(kind, CONFIGS[kind], tmp_path / "old", dtype)
     exact = hf.logits(kind, tmp_path / "old", TOKENS)  # the rounded arrays, run in float64
     rewritten = rw.apply(*rw.load(tmp_path / "old"), STEPS[kind])
     assert rewritten.certificate.passed, rewritten.certificate
@@ -211,7 +212,7 @@ def stored(folder):
 @pytest.mark.parametrize("kind", TABLES)
 def test_an_odd_folder_is_read_as_the_package_reads_it_or_refused(kind, odd, tied, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")
-    hf.save_random(kind, CONFIGS[kind] | {"tie_word_embeddings": tied}, tmp_path / "old")
+    save_random(kind, CONFIGS[kind] | {"tie_word_embeddings": tied}, tmp_path / "old")
     table, head = TABLES[kind]
     ODD[odd](tmp_path / "old", table, head)
     try:
