@@ -1,6 +1,6 @@
 """Planted mistakes, and what `lngeom certify` says of them; exact rewrites, which it must call the same.
 
-`python -m analysis certified` takes about twenty minutes on one core, prints one table, and writes
+`python -m analysis certified` takes about ten minutes on one core, prints one table, and writes
 `figures/certified.json` and, as tables, `figures/certified.md`. `--only TEXT` picks families by name. The transformers
 package makes a tiny model of random weights for each family (extra `peers`). It is rewritten exactly in several ways.
 Then mistakes are planted: those that people made in public, and slips of their kind. Is the faulty model called
@@ -620,7 +620,7 @@ TABLE = ModelTable(
     rows,
     page,
     ("jax", "torch", "transformers"),
-    20.0,
+    12.0,
 )
 
 
