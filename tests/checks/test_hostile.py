@@ -15,6 +15,9 @@ MISSED = {"the mean is not subtracted"}
 OF_INPUTS = {"epsilon-large", "cancellation"}
 """Rules that are right to speak of such inputs."""
 
+OUT_OF_RANGE = {"very large": {"wrong-gradient"}}
+"""Likewise by input: σ⁻³ is less than the smallest number of float32, and gradients there are off by a half."""
+
 FEW = {
     "the variance is taken over samples",
     "statistics of the first half of the units",
@@ -32,7 +35,7 @@ def test_there_are_enough_of_both():
     assert len(hostile((6, 5, 8), 2)) >= 20
 
 
-def no_false_alarm(make, X):
+def no_false_alarm(make, X, rules=frozenset()):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = lg.check_model(make(), X)
@@ -40,7 +43,7 @@ def no_false_alarm(make, X):
     assert len(report.norms) == 1
     assert not report.differs, str(report)
     assert not report.unchecked, str(report)
-    assert not {f.rule for f in linted.findings} - OF_INPUTS, str(linted)
+    assert not {f.rule for f in linted.findings} - OF_INPUTS - rules, str(linted)
 
 
 @pytest.mark.thorough
@@ -49,8 +52,8 @@ def no_false_alarm(make, X):
 )
 def test_stock_norms_on_hostile_inputs_give_no_difference(library):
     for _, make, shape, units in LIBRARIES[library]():
-        for X in hostile(shape, units).values():
-            no_false_alarm(make, X.astype(np.float32))
+        for name, X in hostile(shape, units).items():
+            no_false_alarm(make, X.astype(np.float32), OUT_OF_RANGE.get(name, set()))
 
 
 @pytest.mark.parametrize("name", ["a zero sample", "a dead unit", "an offset of 1000", "the same number", "very tiny"])

@@ -57,7 +57,8 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
         worst = min(narrow, key=lambda r: (r.order, -r.deviation))
         yield (
             f"Right in {wide}, but {worst.route} is off by {worst.deviation:.0e} in {worst.dtype}, more than rounding "
-            f"explains ({worst.tolerance:.0e}): a sum or a tensor has fewer digits, or that dtype has a fault."
+            f"explains ({worst.tolerance:.0e}): a sum or a tensor has fewer digits, a number leaves the "
+            "range of that dtype, or it has a fault."
         )
     batched = [r for r in at_large if r.batched]
     if batched:

@@ -34,6 +34,9 @@ UNSETTLED = 0.1
 SMALL = 1e-2
 """Entries of an argument count as at least this share of the largest of all."""
 
+MOVES = 4
+"""Points beside one, which differ from it in the last digits."""
+
 BATCHED = ("jvp", "vjp")
 """Routes that are also run under `vmap`."""
 
@@ -283,9 +286,27 @@ def _examined(
     bare = Derivative(f"{engine.name}{route.name}", route.order, route.formula, case.dtype, case.name, Answer.UNDEFINED)
     try:
         found = run(case, engine, route) if found is None else found
-        return judged(case, route, found, bare), found
+        result = judged(case, route, found, bare)
+        if result.answer is Answer.WRONG and case.dtype != case.wide and _moved(case, engine, route, found, result):
+            result = replace(result, answer=Answer.UNDECIDED, note="the last digits of the point move it as far")
+        return result, found
     except Exception as error:  # any error of a framework is a result
         return replace(bare, note=f"{type(error).__name__}: {error}".splitlines()[0][:200]), None
+
+
+def _moved(case: Case, engine: Engine, route: Route, found: np.ndarray, result: Derivative) -> bool:
+    """Whether a result moves with the last digits of the point by what it is off, so that rounding explains it.
+
+    It does where a variance near 0 is a difference of large numbers: its error is no part of outputs that are equal.
+    """
+    if not math.isfinite(result.deviation):
+        return False
+    x, *others = case.arrays
+    signs = np.random.default_rng(4).choice([-1, 1], (MOVES, len(x)))
+    unit, call, own = jnp.finfo(x.dtype).eps, case.vector.route(engine, route), case.compared(route, found)
+    near = [engine.run(call, (x * (1 + unit * sign)).astype(x.dtype), *others) for sign in signs]
+    moves = [_size(case.compared(route, other)[result.argument] - own[result.argument]) for other in near]
+    return abs(result.found - result.expected) <= 4 * max(filter(math.isfinite, moves), default=0.0)
 
 
 def _finite(result: Derivative) -> Derivative:
