@@ -156,6 +156,27 @@ def test_a_sweep_without_the_map_of_streams_finds_every_part_different():
     assert all(local.differs for local, _, _ in sweep.sweep(a, b, Map(1.0, None, (False, False)), tokens, shaken))
 
 
+def test_other_conventions_of_one_function_are_the_same():
+    """Rotary pairs of neighbours with the rows to match; a factor of the scores that is in the queries instead."""
+    stack, weights = model("llama")
+    order = np.arange(4).reshape(2, -1).T.reshape(-1)
+    arrays = {name: np.array(value) for name, value in weights.items()}
+    blocks = []
+    for block in stack.blocks:
+        a = block.attention
+        assert a.rotary is not None
+        for part in (a.query, a.key):
+            rows = arrays[part.weight]
+            arrays[part.weight] = rows.reshape(-1, 4, 16)[:, order].reshape(rows.shape)
+        arrays[a.query.weight] *= 2
+        new = replace(a, scale=a.score_scale / 2, rotary=replace(a.rotary, pairing="adjacent"))
+        blocks.append(replace(block, attention=new))
+    found = certify((stack, weights), (replace(stack, blocks=tuple(blocks)), arrays))
+    assert found.verdict == "same"
+    assert not found.reasons
+    assert certify((stack, weights), (replace(stack, blocks=tuple(blocks)), weights)).verdict == "different"
+
+
 # The command, and bad input.
 
 

@@ -242,18 +242,37 @@ NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "untied"}
 """Fields that say how arrays are named and stored."""
 
 
-def options_of(
-    first: Any, second: Any, path: str, scale: float, rebuild: Callable[[Any], Any] = lambda part: part
-) -> Iterator[tuple[str, Any]]:
-    """Each option in which two blocks differ, and the second block with the first one's.
+TRADED = {"scale", "factor", "pairing"}
+"""Options that arrays can make up for: factors of maps, and the order of rotary pairs."""
 
-    The scale of the stream asks for another ε of the norms that read it.
+
+def options_of(
+    first: Any,
+    second: Any,
+    path: str,
+    scale: float,
+    rebuild: Callable[[Any], Any] = lambda part: part,
+    *,
+    traded: bool = True,
+) -> Iterator[tuple[str, Any]]:
+    """Each option in which two parts differ, and the second part with the first one's.
+
+    Args:
+        first: the first part.
+        second: the second.
+        path: of both.
+        scale: of the stream: it asks for another ε of the norms that read it.
+        rebuild: makes the whole block of a changed part.
+        traded: whether options count that arrays can make up for.
+
+    Yields:
+        What differs, and the changed block.
     """
     for f in fields(first):
         a: Any = getattr(first, f.name)
         b: Any = getattr(second, f.name)
         where = f"{path}.{f.name}"
-        if isinstance(a, Linear) or f.name in NAMES or a == b:
+        if isinstance(a, Linear) or f.name in NAMES or _alike(a, b) or (f.name in TRADED and not traded):
             continue
         if f.name == "experts":
             if len(a) == len(b) and a[0].activation != b[0].activation:
@@ -271,7 +290,11 @@ def options_of(
             if math.isclose(expected, b, rel_tol=1e-2 if scale != 1 else 1e-6):
                 continue
         if isinstance(a, Part) and type(a) is type(b):
-            yield from options_of(a, b, where, scale, lambda part, n=f.name: rebuild(replace(second, **{n: part})))
+
+            def inner(part: Any, name: str = f.name) -> Any:
+                return rebuild(replace(second, **{name: part}))
+
+            yield from options_of(a, b, where, scale, inner, traded=traded)
             continue
         try:
             changed = replace(second, **{f.name: expected})
@@ -290,6 +313,15 @@ def options_of(
                     f"{sentence}it must be {expected:.3g})",
                     rebuild(replace(second, **{name: replace(b, eps=expected)})),
                 )
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two values are equal, numbers up to rounding of float32."""
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        return all(map(_alike, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-6)
+    return a == b
 
 
 def _all_of(changed: list[Any], plain_part: Any) -> Any:

@@ -329,7 +329,7 @@ def _options_changed(first: Model, second: Model, between: Map) -> Iterator[str]
         if a is not None and b is not None:
             pairs.append((name, a, b))
     for path, a, b in pairs:
-        for text, _ in options_of(a, b, path, between.scale):
+        for text, _ in options_of(a, b, path, between.scale, traded=False):
             if not (centring and ".kind is " in text):
                 yield text
 
