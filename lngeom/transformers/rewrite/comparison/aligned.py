@@ -62,7 +62,9 @@ def aligned(first: Plain, second: Plain) -> Plain:
         _turn_values(a, maps, second.maps)
     if "feed_forward.down" in maps:
         _order_units("feed_forward", first.block.feed_forward, maps, second.maps)
-    if "feed_forward.router" in maps and isinstance(network := first.block.feed_forward, Mixture):
+    if all("feed_forward.router" in some for some in (maps, second.maps)) and isinstance(
+        network := first.block.feed_forward, Mixture
+    ):
         _order_experts(network, maps, second.maps)
         for path, expert in network.networks():
             _order_units(f"feed_forward.{path}", expert, maps, second.maps)

@@ -296,6 +296,8 @@ def options_of(
 
             yield from options_of(a, b, where, scale, inner, traded=traded)
             continue
+        if isinstance(a, Part) or isinstance(b, Part):
+            continue  # a part that the other has not, or another kind of part
         try:
             changed = replace(second, **{f.name: expected})
         except (TypeError, ValueError):  # it does not go with the others
@@ -394,12 +396,14 @@ def _pairs(first: Plain, second: Plain) -> Iterator[tuple[str, str]]:
 def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], Local], i: int) -> Cause | None:
     """Two maps that stand in each other's place, if that is all; the second part with its offsets as they are."""
     for name, other in _pairs(first, raw):
-        if raw.maps[name].matrix.shape == raw.maps[other].matrix.shape:
-            maps = raw.maps | {name: raw.maps[other], other: raw.maps[name]}
-            found = left(settled(replace(raw, maps=maps)))
+        one, two = raw.maps[name], raw.maps[other]
+        if one.matrix.shape != two.matrix.shape:
+            continue
+        for new in ((two, one), (replace(one, weight=two.weight), replace(two, weight=one.weight))):  # without biases
+            found = left(settled(replace(raw, maps=raw.maps | {name: new[0], other: new[1]})))
             if found.difference <= 3 * found.allowed:  # roundings were measured with the maps in the wrong places
-                arrays = (raw.maps[name].arrays[0], raw.maps[other].arrays[0])
                 short = other.rpartition(".")[2]
+                arrays = (one.arrays[0], two.arrays[0])
                 return Cause(f"blocks.{i}.{name} and {short} are exchanged", arrays, found.difference, True)
     return None
 
@@ -481,7 +485,8 @@ def _relation(
                 return _Word(text, (b.arrays[0],), of_norm)
         if not np.any(b.matrix):
             return _Word("it is zero", (b.arrays[0],))
-        return _Word(_noise(a, b, rounding, before, after), (b.arrays[0],))
+        stored = [_linear(model, i, name) for model in (before, after)]
+        return _Word(_noise(a, b, rounding, *stored), (b.arrays[0],))
     stored = b.arrays[1] or b.arrays[0]
     for text, candidate in _offset_mistakes(a):
         gap = float(np.linalg.norm(candidate - b.offset))
@@ -573,7 +578,13 @@ def _offset_mistakes(a: Affine) -> Iterator[tuple[str, np.ndarray]]:
         yield "its bias is not centred", a.bias
 
 
-def _noise(a: Affine, b: Affine, rounding: float, before: Model, after: Model) -> str:
+def _linear(model: Model, i: int, name: str) -> np.ndarray:
+    """The matrix of a map of a block, as it is stored."""
+    part = dict(walk(model.stack.blocks[i]))[name]
+    return part.matrix(np.asarray(model.arrays.source[part.weight]))
+
+
+def _noise(a: Affine, b: Affine, rounding: float, before: np.ndarray, after: np.ndarray) -> str:
     """How far a matrix is, and whether it looks scaled, permuted or quantized."""
     M, T = a.matrix, b.matrix
     size = float(np.sum(M**2))
@@ -590,7 +601,7 @@ def _noise(a: Affine, b: Affine, rounding: float, before: Model, after: Model) -
     if 0 < len(rows) <= max(1, len(M) // 8):
         return f"{len(rows)} of its {len(M)} rows {'differs' if len(rows) == 1 else 'differ'} (first {int(rows[0])})"
     text = f"it is {far(M, T):.2g} away, relative"
-    levels = _levels(before.arrays.source[a.arrays[0]], after.arrays.source[b.arrays[0]])
+    levels = _levels(before, after)
     return text if levels is None else f"{text}; it looks quantized ({levels})"
 
 
