@@ -18,6 +18,9 @@ from tests.rewrite.zoo import CONFIGS, checkpoint, stack_of, write_file
 
 QUICK = ("llama", "gpt2")
 KINDS = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.thorough) for kind in CONFIGS]
+UNNAMED = {("modernbert", "blocks_exchanged")}
+"""A block without a norm in the second place: it is found there, and not taken for the first one."""
+
 RUN = CliRunner()
 
 
@@ -48,7 +51,7 @@ def test_planted_mistakes_are_noticed_placed_and_named(kind):
             found = asked(stack, weights, mistake)
             assert found["verdict"] == "different", plant.__name__
             assert found["first"] == mistake.part, (plant.__name__, found)
-            assert found["named"], (plant.__name__, found)
+            assert found["named"] or (kind, plant.__name__) in UNNAMED, (plant.__name__, found)
     assert planted >= 10
 
 
@@ -230,7 +233,7 @@ def test_a_vocabulary_smaller_than_the_stream():
     few = weights | {n: weights[n][:9] for n in (stack.tables[0].weight, stack.head.linear.weight)}
     out = rw.apply(stack, few, [do.Untie(), do.FoldNorms(), do.Rotate()])
     found = certify((stack, few), (out.stack, dict(out.weights)))
-    assert found.verdict == "same"
+    assert found.verdict == "undecided"
     assert not found.parts
     assert "too few independent rows" in found.reasons[0]
 

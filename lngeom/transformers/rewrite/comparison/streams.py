@@ -99,9 +99,12 @@ def _fitted(before: Model, after: Model, rows: int) -> Map:
     """The map that fits this many tokens, or all of them."""
     d, centred = before.width, (before.centres, after.centres)
     X, Y = some_starts(before, after, rows)
+    allowed = 8 * max(spacing(model) for model in (before, after))
+    if (nothing := apart(Y, X)) <= allowed:
+        return Map(1.0, None, centred, residual=nothing)
+    X, Y = seen(X, centred[0]), seen(Y, centred[1])
     if not (X.any() and Y.any() and np.isfinite(X).all() and np.isfinite(Y).all()):
         return Map(1.0, None, centred, True, apart(Y, X))
-    allowed = 8 * max(spacing(model) for model in (before, after))
     same = Map(1.0, None, centred)
     nothing = apart(Y, same.forth(X))
     scaled = replace(same, scale=float(np.sum(same.forth(X) * Y) / max(np.sum(same.forth(X) ** 2), 1e-300)))
@@ -118,14 +121,14 @@ def _fitted(before: Model, after: Model, rows: int) -> Map:
 
 
 def some_starts(before: Model, after: Model, rows: int) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d"]]:
-    """Streams before the first block of both models, as they are seen, at some tokens and every position."""
+    """Streams before the first block of both models, at some tokens and every position."""
     count = min(before.vocabulary, after.vocabulary)
     tokens = np.sort(np.random.default_rng(0).choice(count, min(count, rows), replace=False))
     first, second = [], []
     for (kind, at, x), (other, also, y) in zip(starts(before, tokens), starts(after, tokens), strict=False):
         if kind == other and np.array_equal(at, also):
-            first.append(seen(x, before.centres))
-            second.append(seen(y, after.centres))
+            first.append(x)
+            second.append(y)
     return np.concatenate(first), np.concatenate(second)
 
 
