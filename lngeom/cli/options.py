@@ -13,3 +13,9 @@ Data = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Evaluation = Annotated[bool, typer.Option("--evaluation", help="Examine evaluation mode instead of training mode.")]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An option of config.json that no code reads. Repeat it for several.", metavar="KEY", show_default=False
+    ),
+]

@@ -9,7 +9,7 @@ import typer
 
 from lngeom.cli import programs
 from lngeom.cli.console import refusing, stages
-from lngeom.cli.options import Json, Seed
+from lngeom.cli.options import Ignore, Json, Seed
 
 
 def run(
@@ -26,14 +26,7 @@ def run(
         tuple[int, int], typer.Option(help="Sequences and positions of random tokens.", metavar="N T")
     ] = (4, 32),
     seed: Seed = 0,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An option of config.json that no code reads. Repeat it for several.",
-            metavar="KEY",
-            show_default=False,
-        ),
-    ] = None,
+    ignore: Ignore = None,
 ) -> None:
     from lngeom.transformers.rewrite import certify
 

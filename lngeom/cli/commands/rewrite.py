@@ -9,7 +9,7 @@ import typer
 
 from lngeom.cli import programs
 from lngeom.cli.console import refusing, stages, tell
-from lngeom.cli.options import Json, Seed
+from lngeom.cli.options import Ignore, Json, Seed
 
 
 def run(
@@ -32,14 +32,7 @@ def run(
     ] = None,
     json: Json = False,
     seed: Seed = 0,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An option of config.json that no code reads. Repeat it for several.",
-            metavar="KEY",
-            show_default=False,
-        ),
-    ] = None,
+    ignore: Ignore = None,
 ) -> None:
     from lngeom.transformers.rewrite import checkpoints, load, save
     from lngeom.transformers.rewrite.layouts import RMS_MARK
