@@ -18,8 +18,8 @@ BEFORE = ["", "untie,", "untie,fold,", "untie,fold,centre,rotate,"]
 LONG = 12  # random sequences of steps a model
 
 TWICE = ("llama", "gemma", "gemma2", "olmo", "olmo2", "mixtral", "gpt2", "gpt_neox", "gptj", "opt", "bert", "bloom")
-TWICE += ("mistral", "qwen2", "qwen3", "roberta", "granite", "cohere", "qwen2_moe", "falcon")
-"""Families that are rewritten untied, in one file, and tied, in shards; others are one of both."""
+TWICE += ("mistral", "qwen2", "qwen3")
+"""Families that are rewritten untied, in one file, and tied, in shards, by all plans; others are one, by some plans."""
 
 BIASES = {"attention_bias": True}
 MODELS: list[tuple[str, dict, str | None, bool]] = [
@@ -40,11 +40,12 @@ MODELS: list[tuple[str, dict, str | None, bool]] = [
 ]
 
 
-def plans(seed: int) -> list[str]:
-    """Every step alone and after others, and random sequences."""
-    draw = np.random.default_rng(seed)
-    long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(LONG)]
-    return [*dict.fromkeys([f"{before}{word}" for before in BEFORE for word in WORDS] + long)]
+def plans(kind: str) -> list[str]:
+    """Every step alone and after others, and random sequences; of families with a layout of others, some."""
+    draw = np.random.default_rng(len(kind))
+    before, count = (BEFORE, LONG) if kind in TWICE else (BEFORE[:1], LONG // 3)
+    long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(count)]
+    return [*dict.fromkeys([f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[-1]}balance"] + long)]
 
 
 def moved(a: np.ndarray, b: np.ndarray, logits_move: bool) -> float:
@@ -66,7 +67,7 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
     theirs = hf.all_outputs(kind, tmp_path / "old", TOKENS, name=name)
     counts = Counter()
     worst = 0.0
-    for i, text in enumerate(plans(len(kind))):
+    for i, text in enumerate(plans(kind)):
         steps = parse(text)
         try:
             found = rw.apply(stack, weights, steps)
@@ -96,5 +97,5 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
         counts["certified"] += 1
     record_property("counts", json.dumps(counts))
     print(f"{kind} {name or options} {'shards' if shards else 'one file'}: {dict(counts)}, worst {worst:.1e}")
-    assert counts["certified"] > 5
+    assert counts["certified"] > (5 if kind in TWICE else 2)
     assert not counts["no certificate"]
