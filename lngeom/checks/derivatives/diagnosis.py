@@ -16,6 +16,10 @@ from lngeom.checks.derivatives.examine import EXACT, Case, run
 from lngeom.checks.derivatives.report import ORDINALS, Answer, Derivative
 from lngeom.checks.derivatives.routes import ROUTES, Engine, Route
 
+UNEXPLAINED = "no known error explains it"
+"""What is said of a gradient that is wrong in no known way."""
+
+
 SHARE = 2e-2
 """Share of a gradient's error that an explanation may leave unexplained."""
 
@@ -114,7 +118,7 @@ def _gradient(case: Case, engine: Engine, route: Route) -> Iterator[str]:
         shape = case.vector.shapes[name]
         reasons = list(_reasons(case, name, at, mine.reshape(shape), truth.reshape(shape)))
         broken = list(_identities(case, name, at, mine.reshape(shape)))
-        yield f"Gradient in {name}: " + "; ".join([*(reasons or ["no known error explains it"]), *broken]) + "."
+        yield f"Gradient in {name}: " + "; ".join([*(reasons or [UNEXPLAINED]), *broken]) + "."
 
 
 def _truth(case: Case, x: np.ndarray, at: slice) -> Float[np.ndarray, " K"]:
