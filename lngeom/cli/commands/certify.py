@@ -1,4 +1,4 @@
-"""Compare two transformers; exit 0 if they are one function (up to rounding), 1 if not, 2 on bad input."""
+"""Compare two transformers; exit 0 if they are one function (up to rounding), 1 if not or undecided, 2 on bad input."""
 
 import sys
 from json import dumps

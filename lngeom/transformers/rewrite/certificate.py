@@ -1,7 +1,7 @@
 """Certificates: what a rewrite changed, why it may, and how far the outputs moved on probes."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -114,16 +114,6 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """All numbers, as JSON takes them; a number that is not finite is None."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, Difference | Spread):
-                return plain(value._asdict())
-            if isinstance(value, dict):
-                return {k: plain(v) for k, v in value.items()}
-            if isinstance(value, list | tuple):
-                return [plain(v) for v in value]
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
         return {"passed": self.passed, **plain({f: getattr(self, f) for f in self.__dataclass_fields__})}
 
     def __str__(self) -> str:
@@ -154,6 +144,17 @@ class Certificate:
             more = counted(len(self.faults) - SHOWN, "more array or output holds", "more arrays or outputs hold")
             rows.append(f"  {more} numbers that are not finite")
         return "\n".join([*rows, f"  control ({self.control[0]}): relative {self.control[1]:.1e}"])
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON takes it: named tuples as objects, a number that is not finite as None."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def everything(
@@ -242,6 +243,13 @@ class Rounded(Mapping[str, np.ndarray]):
             return array.astype(self._dtype)
 
 
+def positions(stack: Stack, shape: Callable[[str], tuple[int, ...]]) -> int | None:
+    """Positions that the tables hold, of the shapes of arrays by name; None: as many as one likes."""
+    found = [shape(table.weight)[0] - table.offset for table in stack.tables if table.index == "position"]
+    found += [shape(name)[1] for block in stack.blocks if (name := block.attention.relative) is not None]
+    return min(found) if found else None
+
+
 def probe_tokens(
     stack: Stack, draft: Draft, probes: tuple[int, int], seed: int = 0, exclude: Collection[int] = ()
 ) -> Int[np.ndarray, "N T"]:
@@ -261,9 +269,7 @@ def probe_tokens(
         ValueError: if no id is left.
     """
     N, T = probes
-    for table in stack.tables:
-        if table.index == "position":
-            T = min(T, draft.shape(table.weight)[0] - table.offset)
+    T = min(T, positions(stack, draft.shape) or T)
     ids = np.arange(draft.shape(stack.tables[0].weight)[0])
     left = np.setdiff1d(ids, [*exclude, *getattr(draft.source, "paddings", ())])
     if not left.size or N < 1 or T < 1:

@@ -26,6 +26,7 @@ from lngeom.transformers.parts import shown
 from lngeom.transformers.readings import output_heads
 from lngeom.transformers.rewrite.array_files import check_floats
 from lngeom.transformers.rewrite.canonical import Form
+from lngeom.transformers.rewrite.certificate import positions
 
 Model = tuple[Stack, Mapping[str, Any]]
 """A description and its arrays by name."""
@@ -205,12 +206,7 @@ def _probe(a: Model, b: Model, seed: int) -> float:
     stack, weights = a
     samples, length = PROBES
     vocabulary = weights[stack.tables[0].weight].shape[0]
-    for table in stack.tables:
-        if table.index == "position":
-            length = min(length, weights[table.weight].shape[0] - table.offset)
-    for block in stack.blocks:
-        if (name := block.attention.relative) is not None:
-            length = min(length, weights[name].shape[1])
+    length = min(length, positions(stack, lambda name: weights[name].shape) or length)
     tokens = np.random.default_rng(seed).integers(0, vocabulary, (samples, length))
     with jax.enable_x64(True):
         found = []

@@ -3,6 +3,7 @@
 Each change keeps the part's function. Where nothing has to change, nothing is changed.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -157,15 +158,7 @@ def _turn_queries(a: Attention, maps: Maps, other: Maps) -> None:
             found[np.ix_(still, still)] = _map(x[still], y[still])
         return found
 
-    def options(g: int) -> list[np.ndarray]:
-        by_queries = fit(Q[g], R[g])
-        found = [np.eye(a.query_width), fit(K[g], L[g])]
-        if abs(np.linalg.det(by_queries)) > 1e-12:
-            found.append(np.linalg.inv(by_queries).T)
-        return found
-
-    fields = np.array([_best(options(g), K[g], L[g], Q[g], R[g]) for g in range(a.kv_heads)])
-    if np.array_equal(fields, np.broadcast_to(np.eye(a.query_width), fields.shape)):
+    if (fields := _fields(fit, K, L, Q, R)) is None:
         return
     maps["attention.key"] = _on_heads(maps["attention.key"], fields)
     inverse = np.repeat(np.linalg.inv(fields).transpose(0, 2, 1), a.group, 0)
@@ -182,15 +175,7 @@ def _turn_values(a: Attention, maps: Maps, other: Maps) -> None:
 
     O, R = outputs(maps), outputs(other)
 
-    def options(g: int) -> list[np.ndarray]:
-        by_outputs = _map(O[g], R[g])
-        found = [np.eye(a.value_width), _map(V[g], U[g])]
-        if abs(np.linalg.det(by_outputs)) > 1e-12:
-            found.append(np.linalg.inv(by_outputs).T)
-        return found
-
-    fields = np.array([_best(options(g), V[g], U[g], O[g], R[g]) for g in range(a.kv_heads)])
-    if np.array_equal(fields, np.broadcast_to(np.eye(a.value_width), fields.shape)):
+    if (fields := _fields(_map, V, U, O, R)) is None:
         return
     maps["attention.value"] = _on_heads(maps["attention.value"], fields)
     inverse = np.repeat(np.linalg.inv(fields), a.group, 0)
@@ -200,6 +185,20 @@ def _turn_values(a: Attention, maps: Maps, other: Maps) -> None:
         return blocks.transpose(1, 0, 2).reshape(W.shape)
 
     maps["attention.output"] = maps["attention.output"].on_columns(change)
+
+
+def _fields(
+    fit: Callable[[np.ndarray, np.ndarray], np.ndarray], x: np.ndarray, y: np.ndarray, z: np.ndarray, w: np.ndarray
+) -> Float[np.ndarray, "h k k"] | None:
+    """For each group the X for which Xx and X⁻ᵀz are y and w, fitted to one of them; None if all are the identity."""
+    found = []
+    for ours, theirs, beside, others in zip(x, y, z, w, strict=True):
+        options = [np.eye(len(ours)), fit(ours, theirs)]
+        if abs(np.linalg.det(inverse := fit(beside, others))) > 1e-12:
+            options.append(np.linalg.inv(inverse).T)
+        found.append(_best(options, ours, theirs, beside, others))
+    fields = np.array(found)
+    return None if np.array_equal(fields, np.broadcast_to(np.eye(fields.shape[-1]), fields.shape)) else fields
 
 
 def _map(x: Float[np.ndarray, "k m"], y: Float[np.ndarray, "k m"]) -> Float[np.ndarray, "k k"]:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -13,12 +13,14 @@ import numpy as np
 from lngeom._core.progress import watched
 from lngeom.transformers.forward import embedded, head, norm
 from lngeom.transformers.rewrite.certificate import TOLERANCE, difference, everything, log_softmax
+from lngeom.transformers.rewrite.comparison.actions import Place, actions_of
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
-from lngeom.transformers.rewrite.comparison.causes import Cause, Judge, causes_of, options_of, tolerance
-from lngeom.transformers.rewrite.comparison.ends import head_causes, start, tables_at_fault
+from lngeom.transformers.rewrite.comparison.causes import Cause, Judge, causes_of, tolerance
+from lngeom.transformers.rewrite.comparison.ends import head_causes, tables_at_fault, tables_of
 from lngeom.transformers.rewrite.comparison.models import EXACT, Model, Shaken, opened, rounding_dtypes, tokens_for
-from lngeom.transformers.rewrite.comparison.plain import both
-from lngeom.transformers.rewrite.comparison.streams import Map, spacing
+from lngeom.transformers.rewrite.comparison.options import options_of
+from lngeom.transformers.rewrite.comparison.plain import pair
+from lngeom.transformers.rewrite.comparison.streams import Map, spacing_of_tables
 from lngeom.transformers.rewrite.comparison.sweep import (
     RANDOM,
     ROUNDINGS,
@@ -150,7 +152,8 @@ def _by_parts(
     told: Callable[[str], None],
 ) -> Comparison:
     small = sum(math.prod(first.arrays.shape(name)) for name in first.stack.arrays) <= SMALL
-    begun = start(first, second, tokens, max(ROUNDINGS * spacing(first), ROUNDINGS * spacing(second), EXACT) / 2)
+    rounding = max(spacing_of_tables(first), spacing_of_tables(second)) / 2
+    begun = tables_of(first, second, tokens, max(ROUNDINGS * rounding, EXACT / 2))
     if not begun.between.determined:
         text = "the tables have too few independent rows to tell how the stream was turned: parts were not compared"
         close = found.log_probabilities <= max(ROUNDINGS * found.rounding, TOLERANCE)
@@ -176,7 +179,7 @@ def _by_parts(
         verdict=verdict,
         parts=tuple(replace(site.local, alone=site.effect) for site in sites),
         causes=() if one else tuple(causes),
-        actions=tuple(_actions(first, second, begun.between, found, sites, small)) if one else (),
+        actions=tuple(actions_of(first, second, begun.between, found, sites, small)) if one else (),
         arrays=tuple(_array_errors(first, second, wrong)) if small and not one else (),
         reasons=(*doubts, *_not_compared(first, second)),
     )
@@ -243,25 +246,6 @@ def _not_compared(first: Model, second: Model) -> Iterator[str]:
         yield f"they have {counts[0]} and {counts[1]} maps beside the head, which were not compared"
 
 
-@dataclass(frozen=True)
-class Place:
-    """A part, where it stands, and the maps of streams before and after it.
-
-    Attributes:
-        where: block and branch; None of tables and head.
-        local: how far it is.
-        before: the map of streams before it.
-        after: the map after it.
-        effect: what it alone changes in log-probabilities.
-    """
-
-    where: tuple[int, Branch] | None
-    local: Local
-    before: Map
-    after: Map
-    effect: float | None = None
-
-
 def _causes(first: Model, second: Model, site: Place, x: np.ndarray | None, shaken: Sequence[Shaken]) -> list[Cause]:
     if x is None:
         return [tables_at_fault(first, second, site.local)]
@@ -284,7 +268,7 @@ def effect(first: Model, second: Model, site: Place, x: np.ndarray | None, token
             a = wide(_ended, first, x)
             b = wide(_ended, second, site.before.forth(x))
             count = min(a.shape[-1], b.shape[-1])
-            return difference(a[..., :count], b[..., :count]).relative_log_probabilities
+            return moved((a[..., :count],), (b[..., :count],))
         i, branch = site.where
         old = wide(output, blocks[i], branch, first.arrays, x)
         mapped = entering(blocks[i], branch, site.before).forth(x)
@@ -294,7 +278,7 @@ def effect(first: Model, second: Model, site: Place, x: np.ndarray | None, token
     for i, branch in rest:
         ys = [wide(output, blocks[i], branch, first.arrays, s) for s in streams_of]
         streams_of = ys if blocks[i].placing == "post" else [s + y for s, y in zip(streams_of, ys, strict=True)]
-    return difference(*(wide(_ended, first, s) for s in streams_of)).relative_log_probabilities
+    return moved(*((wide(_ended, first, s),) for s in streams_of))
 
 
 def _ended(model: Model, x: Any) -> Any:
@@ -309,15 +293,14 @@ def _array_errors(first: Model, second: Model, wrong: list[Place]) -> Iterator[t
     errors: dict[str, float] = {}
     for site in wrong:
         if site.where is not None:
-            one, other = (settled(part) for part in both(first, second, *site.where, (site.before, site.after)))
+            one, other = (settled(part) for part in pair(first, second, *site.where, (site.before, site.after)))
             here = aligned(one, other)
             for name, part in here.maps.items():
                 if name in other.maps and part.matrix.shape == other.maps[name].matrix.shape:
-                    stored = other.maps[name].arrays[0]
-                    if far(part.matrix, other.maps[name].matrix) <= tolerance(part, first, second, other.maps[name]):
-                        continue
-                    errors[stored] = max(errors.get(stored, 0.0), far(part.matrix, other.maps[name].matrix))
-    yield from sorted(((name, gap) for name, gap in errors.items()), key=lambda pair: -pair[1])
+                    found, distance = other.maps[name], far(part.matrix, other.maps[name].matrix)
+                    if distance > tolerance(part, first, second, found):
+                        errors[found.arrays[0]] = max(errors.get(found.arrays[0], 0.0), distance)
+    yield from sorted(errors.items(), key=lambda item: -item[1])
 
 
 def _options_changed(first: Model, second: Model, between: Map) -> Iterator[str]:
@@ -358,67 +341,3 @@ def _places(model: Model) -> Iterator[tuple[int, Branch] | None]:
         for branch in pieces(block):
             yield i, branch
     yield None
-
-
-def _actions(
-    first: Model, second: Model, between: Map, found: Comparison, sites: list[Place], small: bool
-) -> list[str]:
-    """What was done to the first model, read off."""
-    a, b = first.stack, second.stack
-    actions = []
-    if a.tied != b.tied:
-        actions.append("the head was untied" if a.tied else "the head was tied")
-    kinds = [(x.part, y.part) for x, y in zip(a.norms, b.norms, strict=False)]
-    if count := sum(x.kind == "layer" and y.kind == "rms" for x, y in kinds):
-        actions.append(f"{count} LayerNorms became RMSNorms, after their input was centred")
-
-    def bare(model: Model, norm: Any) -> bool:
-        return norm.gain is None or bool(np.all(norm.offset + np.asarray(model.arrays[norm.gain]) == 1))
-
-    if count := sum(bare(second, y) and not bare(first, x) for x, y in kinds):
-        actions.append(f"the gains of {count} of {len(kinds)} norms were folded into their readers")
-    if between.scale != 1 and abs(between.scale - 1) > 1e-9:
-        actions.append(f"the stream was scaled by {between.scale:.6g}")
-    if between.turn is not None:
-        entries = np.abs(between.turn)
-        shuffled = np.allclose(entries.max(0), 1, atol=1e-6)
-        actions.append(
-            "the stream's coordinates were permuted or changed sign" if shuffled else "the stream was rotated"
-        )
-    if small:
-        actions += _inner(first, second, sites)
-    if found.logits > max(ROUNDINGS * found.log_probabilities, TOLERANCE):
-        actions.append("all logits of a position moved together, which softmax does not see")
-    return actions
-
-
-INNER = {
-    "query": "queries and keys have another basis",
-    "key": "queries and keys have another basis",
-    "value": "values and outputs have another basis",
-    "output": "values and outputs have another basis",
-    "up": "hidden units were scaled or reordered",
-    "gate": "hidden units were scaled or reordered",
-    "down": "hidden units were scaled or reordered",
-    "router": "experts were reordered",
-}
-
-
-def _inner(first: Model, second: Model, sites: list[Place]) -> list[str]:
-    """Changes inside of the parts."""
-    counts: dict[str, int] = {}
-    places = [site for site in sites if site.where is not None]
-    for site in places:
-        assert site.where is not None
-        one, other = (settled(part) for part in both(first, second, *site.where, (site.before, site.after)))
-        here = aligned(one, other)
-        changed = {
-            INNER[name.rpartition(".")[2]]
-            for name, part in one.maps.items()
-            if name in other.maps
-            and part.matrix.shape == other.maps[name].matrix.shape
-            and far(part.matrix, here.maps[name].matrix) > 1e-6
-        }
-        for text in changed:
-            counts[text] = counts.get(text, 0) + 1
-    return [f"{text} ({count} of {len(places)} parts)" for text, count in sorted(counts.items())]

@@ -3,17 +3,19 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import counted
-from lngeom.transformers.description import Linear, Norm, Stack
+from lngeom.transformers.description import Linear, Stack
 from lngeom.transformers.rewrite.comparison.aligned import far
-from lngeom.transformers.rewrite.comparison.causes import Cause, Changed, mistakes
+from lngeom.transformers.rewrite.comparison.causes import Cause
+from lngeom.transformers.rewrite.comparison.mistakes import mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, apart
-from lngeom.transformers.rewrite.comparison.plain import Affine, both
+from lngeom.transformers.rewrite.comparison.plain import Affine, pair, read_through
+from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
 from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, some_starts
 from lngeom.transformers.rewrite.comparison.sweep import Local, Weights, compared, heads, path_of, pieces, streams
 
@@ -21,14 +23,14 @@ Rows = Float[np.ndarray, "n d"]
 
 
 @dataclass(frozen=True)
-class Start:
+class Tables:
     """The map between two models' streams, and what is wrong with the tables."""
 
     between: Map
     causes: tuple[Cause, ...] = ()
 
 
-def start(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> Start:
+def tables_of(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> Tables:
     """Fits the map between the streams; where the tables do not fit, tries known mistakes.
 
     Args:
@@ -44,25 +46,25 @@ def start(before: Model, after: Model, tokens: np.ndarray, allowed: float) -> St
     tables = tuple(table.weight for table in after.stack.tables)
     if found.residual > allowed:
         if (cause := _embedding_norm(before, after)) is not None:
-            return Start(Map(1.0, None, found.centred), (cause,))
+            return Tables(Map(1.0, None, found.centred), (cause,))
         for sentence, change in _mistakes(before, after):
             again = fitted(change(before), after)
             if again.residual <= allowed:
-                return Start(again, (Cause(f"tables: {sentence}", tables, again.residual, True),))
+                return Tables(again, (Cause(f"tables: {sentence}", tables, again.residual, True),))
         if (cause := _not_orthogonal(before, after, allowed, tables)) is not None:
-            return Start(found, (cause,))
-        return Start(found)
+            return Tables(found, (cause,))
+        return Tables(found)
     if found.scale != 1 and found.turn is None:
         plain_map = replace(found, scale=1.0)
         if _first(before, after, plain_map, tokens) < _first(before, after, found, tokens) / 10:
             sentence = f"tables: the rows are multiplied by {found.scale:.6g}, and the blocks are not"
-            return Start(plain_map, (Cause(sentence, tables, found.residual, True),))
+            return Tables(plain_map, (Cause(sentence, tables, found.residual, True),))
     if found.turn is None and (turned := _by_readers(before, after, found)) is not None:
         gaps = [_first(before, after, each, tokens) for each in (found, turned)]
         if gaps[1] < gaps[0] / 10:
             sentence = "tables: they are not rotated, and the blocks are"
-            return Start(turned, (Cause(sentence, tables, found.residual, True),))
-    return Start(found)
+            return Tables(turned, (Cause(sentence, tables, found.residual, True),))
+    return Tables(found)
 
 
 def _embedding_norm(before: Model, after: Model) -> Cause | None:
@@ -132,7 +134,7 @@ def _by_readers(before: Model, after: Model, between: Map) -> Map | None:
         return None
     block = before.stack.blocks[0]
     branch = pieces(block)[0]
-    maps = [part.maps for part in both(before, after, 0, branch, (between, between))]
+    maps = [part.maps for part in pair(before, after, 0, branch, (between, between))]
     names = [n for n, part in maps[0].items() if part.gain is not None]
     shapes = [(maps[0][n].matrix.shape, maps[1][n].matrix.shape) for n in names]
     if any(a != b for a, b in shapes):
@@ -158,8 +160,8 @@ def _not_orthogonal(before: Model, after: Model, allowed: float, tables: tuple[s
     scale = np.sqrt(np.sum(found**2) / d)
     if float(np.abs(found - np.diag(np.diag(found))).max()) < allowed * scale:
         return Cause("tables: each coordinate is multiplied by a number of its own", tables, rest, True)
-    gap = float(np.linalg.norm(found.T @ found / scale**2 - np.eye(d), 2))
-    sentence = f"tables: the stream is turned by a matrix R that is not orthogonal (‖RᵀR − 1‖ = {gap:.2g})"
+    off = float(np.linalg.norm(found.T @ found / scale**2 - np.eye(d), 2))
+    sentence = f"tables: the stream is turned by a matrix R that is not orthogonal (‖RᵀR − 1‖ = {off:.2g})"
     return Cause(sentence, tables, rest, True)
 
 
@@ -205,102 +207,66 @@ def head_causes(
         return causes
     a, b = _head(before, None), _head(after, between)
     if a.matrix.shape != b.matrix.shape:
-        return [*causes, Cause("head: its matrix has another size", b_arrays(b), found.difference, False)]
+        return [*causes, Cause("head: its matrix has another size", b.stored, found.difference, False)]
     shift = first.head.cap is None and second.head.cap is None
     wanted, got = (seen(part.matrix.T, shift).T for part in (a, b))
     offsets = [seen(part.offset, shift) for part in (a, b)]
-    eps = max(float(jnp.finfo(m.arrays.dtype(p.arrays[0])).eps) for m, p in ((before, a), (after, b)))
-    apart = far(wanted, got)
-    if apart > max(2 * eps, 1e-10):
-        text, rest = f"it is {apart:.2g} away, relative", apart
+    eps = max(before.spacing(a.arrays[0]), after.spacing(b.arrays[0]))
+    distance = far(wanted, got)
+    if distance > max(2 * eps, 1e-10):
+        text, rest = f"it is {distance:.2g} away, relative", distance
         for sentence, _, candidate in mistakes(a, between.turn, "the final norm", first.final):
-            if (near := far(seen(candidate.T, shift).T, got)) < max(1e-3 * min(apart, 1.0), 2 * eps):
+            if (near := far(seen(candidate.T, shift).T, got)) < max(1e-3 * min(distance, 1.0), 2 * eps):
                 text, rest = sentence, near
                 break
         if second.tied and not first.tied:
             text += "; it is the table of tokens, and was not"
-        causes.append(Cause(f"head: {text}", b_arrays(b), rest, rest < apart and not causes))
+        causes.append(Cause(f"head: {text}", b.stored, rest, rest < distance and not causes))
     elif far(*offsets) > 2 * eps:
         text, rest = "its bias differs", far(*offsets)
         for sentence, candidate in (("the bias β of the final norm is not in it", a.bias), ("it is lost", 0 * a.bias)):
             if (near := far(offsets[1], seen(candidate, shift))) < 1e-3:
                 text, rest = f"its bias: {sentence}", near
                 break
-        causes.append(Cause(f"head: {text}", b_arrays(b), rest, rest < 1e-3 and not causes))
+        causes.append(Cause(f"head: {text}", b.stored, rest, rest < 1e-3 and not causes))
     return causes
 
 
 def _stored(before: Model, after: Model, left: Callable[[Stack, Weights], Local]) -> Cause | None:
     """The one stored array of the final norm, the head, or the layer before it, that explains the difference."""
-    for name, other, read in _end_arrays(before.stack, after.stack):
-        a, b = read(before.arrays[name], 0), read(after.arrays[other], 1)
-        eps = max(float(jnp.finfo(m.arrays.dtype(n)).eps) for m, n in ((before, name), (after, other)))
-        if a.shape != b.shape or far(a, b) <= 2 * eps:
-            continue
-        offset = read(0 * np.asarray(after.arrays[other]), 1)
-        rest = left(after.stack, Changed(after.arrays, {other: (a - offset).reshape(after.arrays.shape(other))}))
+    for wrong in differing(before, after, _roles(before.stack, after.stack)) or ():
+        rest = left(after.stack, Changed(after, [wrong]))
         if not rest.differs:
-            text = f"it is {far(a, b):.2g} away, relative"
-            rows = np.flatnonzero(np.linalg.norm(np.atleast_2d(a - b), axis=-1) > 2 * eps)
-            if a.ndim == 2 and len(rows) <= len(a) // 2:
-                text = (
-                    f"{len(rows)} of {len(a)} rows {'differs' if len(rows) == 1 else 'differ'} (first {int(rows[0])})"
-                )
-            elif not b.any():
-                text = "it is zero"
-            elif a.ndim == 1 and np.allclose(b, 1):
-                text = "it is 1"
-            return Cause(f"head: {other}: {text}", (other,), rest.difference, True)
+            return Cause(f"head: {wrong.role.second}: {_word(wrong)}", (wrong.role.second,), rest.difference, True)
     return None
 
 
-def _end_arrays(a: Stack, b: Stack) -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
-    """Names of arrays at the end of two models, and how their values are read."""
+def _word(wrong: Differing) -> str:
+    """What a stored array at the end of the model looks like."""
+    _, a, b = wrong
+    if not b.any():
+        return "it is zero"
+    if a.ndim == 1:
+        return "it is 1" if np.allclose(b, 1) else f"it is {far(a, b):.2g} away, relative"
+    rows = np.flatnonzero(np.any(a != b, axis=1))
+    if len(rows) > len(a) // 2:
+        return f"it is {far(a, b):.2g} away, relative"
+    return f"{len(rows)} of {len(a)} rows {'differs' if len(rows) == 1 else 'differ'} (first {int(rows[0])})"
 
-    def plain(value: np.ndarray, _: int) -> np.ndarray:
-        return np.asarray(value)
 
-    norms = [(a.final, b.final)]
-    linears = [(a.head.linear, b.head.linear), *zip(a.side, b.side, strict=False)]
+def _roles(a: Stack, b: Stack) -> Iterator[Role]:
+    """Arrays of the final norm, of the maps that read it, and of the layer before the head."""
+    pairs: list[tuple[str, Any, Any]] = [("final", a.final, b.final), ("head.linear", a.head.linear, b.head.linear)]
+    pairs += [(f"side.{k}", x, y) for k, (x, y) in enumerate(zip(a.side, b.side, strict=False))]
     if a.head.transform is not None and b.head.transform is not None:
-        norms.append((a.head.transform.norm, b.head.transform.norm))
-        linears.append((a.head.transform.linear, b.head.transform.linear))
-    for x, y in norms:
-        if x is None or y is None:
-            continue
-        if x.gain is not None and y.gain is not None:
-            yield x.gain, y.gain, lambda v, k, p=(x, y): p[k].offset + np.asarray(v)
-        if x.bias is not None and y.bias is not None:
-            yield x.bias, y.bias, plain
-    for x, y in linears:
-        if (x.layout, x.rows, x.expert, x.input_axes) == (y.layout, y.rows, y.expert, y.input_axes):
-            yield x.weight, y.weight, plain
-            if x.bias is not None and y.bias is not None:
-                yield x.bias, y.bias, plain
-
-
-def b_arrays(part: Affine) -> tuple[str, ...]:
-    """Names of a map's arrays."""
-    return tuple(name for name in part.arrays if name is not None)
+        pairs.append(("head.transform.norm", a.head.transform.norm, b.head.transform.norm))
+        pairs.append(("head.transform.linear", a.head.transform.linear, b.head.transform.linear))
+    for path, x, y in pairs:
+        yield from roles_of(path, x, y)
 
 
 def _head(model: Model, between: Map | None) -> Affine:
     """The head's map, with the final norm's gain and bias, in the first model's basis."""
-    stack, arrays = model.stack, model.arrays
-    linear, over = stack.head.linear, stack.final
-    W = np.array(linear.matrix(arrays[linear.weight]), np.float64)
-    b = np.zeros(len(W)) if linear.bias is None else np.array(linear.offsets(arrays[linear.bias]), np.float64)
-    gain, shift = _gain(model, over, W.shape[1])
-    if between is not None:
-        b, W, gain, shift = b + W @ shift, W * gain, np.ones(W.shape[1]), np.zeros(W.shape[1])
-        W = W if between.turn is None else W @ between.turn
-        W = W if over is not None else W * between.scale
-    W, b = stack.head.scale * W, stack.head.scale * b
-    return Affine(W, b, gain, shift, over is not None and over.centres, (linear.weight, linear.bias))
-
-
-def _gain(model: Model, norm: Norm | None, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """γ and β."""
-    gain = np.ones(d) if norm is None or norm.gain is None else norm.offset + np.ravel(model.arrays[norm.gain])
-    shift = np.zeros(d) if norm is None or norm.bias is None else np.array(np.ravel(model.arrays[norm.bias]))
-    return gain, shift
+    over, scale = model.stack.final, model.stack.head.scale
+    found = read_through(model, model.stack.head.linear, over, between, over is not None and over.centres)
+    return replace(found, weight=scale * found.weight, bias=scale * found.bias)

@@ -13,7 +13,7 @@ import numpy as np
 from lngeom.transformers.description import Norm, Stack, check_stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import check_floats, read_json
-from lngeom.transformers.rewrite.certificate import Rounded, not_finite
+from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positions, probe_tokens
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
 from lngeom.transformers.rewrite.layouts import describe
@@ -46,11 +46,11 @@ class Model:
     @property
     def positions(self) -> int | None:
         """Positions that its tables hold; None: as many as one likes."""
-        found = [self.arrays.shape(t.weight)[0] - t.offset for t in self.stack.tables if t.index == "position"]
-        for block in self.stack.blocks:
-            if (name := block.attention.relative) is not None:
-                found.append(self.arrays.shape(name)[1])
-        return min(found) if found else None
+        return positions(self.stack, self.arrays.shape)
+
+    def spacing(self, *names: str | None) -> float:
+        """The largest spacing at 1 among the dtypes of some arrays."""
+        return max(float(jnp.finfo(self.arrays.dtype(name)).eps) for name in names if name is not None)
 
     @property
     def bare(self) -> bool:
@@ -139,8 +139,8 @@ def _arrays_of(module: Any) -> dict[str, np.ndarray]:
 class Shaken(Mapping[str, np.ndarray]):
     r"""The arrays of a model with one random rounding of every entry.
 
-    Each entry moves by at most half a unit in the last place: by $u |w| \xi$ with $u$ half of the dtype's spacing at 1
-    and ξ uniform in [−1, 1], and by at least half of the smallest subnormal number.
+    An entry w moves by $\xi \max(u |w|, t)$, with u half of the dtype's spacing at 1, t half of its smallest subnormal
+    number, and ξ uniform in [−1, 1].
 
     Args:
         model: the arrays.
@@ -209,19 +209,20 @@ def _equal(before: Model, after: Model, name: str) -> bool:
 
 
 def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) -> np.ndarray:
-    """Random tokens that both models know, but those of padding.
+    """Random tokens that both models know, but those of padding, at positions that both have.
 
     Raises:
         ValueError: if there is none.
     """
-    N, T = probes
-    for model in (before, after):
-        T = min(T, model.positions or T)
-    paddings = set().union(*(getattr(m.arrays.source, "paddings", ()) for m in (before, after)))
-    left = np.setdiff1d(np.arange(min(before.vocabulary, after.vocabulary)), list(paddings))
-    if not left.size or min(N, T) < 1:
-        raise ValueError(f"there are no probes: {len(left)} token ids in use, {N} × {T} positions")
-    return left[np.random.default_rng(seed).integers(0, len(left), (N, T))]
+    fewer, other = sorted((before, after), key=lambda model: model.vocabulary)
+    length = min(probes[1], other.positions or probes[1])
+    return probe_tokens(
+        fewer.stack, fewer.arrays, (probes[0], length), seed, getattr(other.arrays.source, "paddings", ())
+    )
+
+
+EXACT = 1e-11
+"""Relative difference of one part in float64 that counts as none."""
 
 
 class Gap(NamedTuple):
@@ -235,8 +236,13 @@ class Gap(NamedTuple):
     difference: float
     rounding: float
 
+    @property
+    def roundings(self) -> float:
+        """The difference, in units of what rounding explains."""
+        return self.difference / max(self.rounding, EXACT)
 
-def gap(wanted: np.ndarray, got: np.ndarray, noises: Sequence[np.ndarray], *, columns: bool = True) -> Gap:
+
+def rows_and_columns(wanted: np.ndarray, got: np.ndarray, noises: Sequence[np.ndarray], *, columns: bool = True) -> Gap:
     """Compares rows (the last axis), each by itself, and columns over all rows, each by itself.
 
     A row or column that is much larger than the others hides nothing in them.
@@ -257,11 +263,11 @@ def gap(wanted: np.ndarray, got: np.ndarray, noises: Sequence[np.ndarray], *, co
     sizes, gaps, noise = norms(1)
     sizes = np.maximum(sizes, 1e-6 * every) if every else np.ones_like(sizes)
     noise = np.maximum(noise, sizes * np.median(noise / sizes))
-    found = _worst(gaps / sizes, noise / sizes)
+    found = worst(gaps / sizes, noise / sizes)
     if columns and every:
         _, gaps, noise = norms(0)
         noise = np.maximum(noise, np.median(noise))
-        found = max(found, _worst(gaps / every, noise / every), key=lambda g: g.difference / max(g.rounding, EXACT))
+        found = max(found, worst(gaps / every, noise / every), key=lambda gap: gap.roundings)
     return found
 
 
@@ -270,15 +276,10 @@ def finite(values: np.ndarray, other: float) -> np.ndarray:
     return np.where(np.isfinite(values), values, other)
 
 
-EXACT = 1e-11
-"""Relative difference of one part in float64 that counts as none."""
-
-
-def _worst(gaps: np.ndarray, noise: np.ndarray) -> Gap:
+def worst(gaps: np.ndarray, noise: np.ndarray) -> Gap:
     """The gap that is largest beside its noise."""
-    with np.errstate(invalid="ignore"):
-        worst = int(np.argmax(gaps / np.maximum(noise, EXACT)))
-    return Gap(float(gaps[worst]), float(noise[worst]))
+    where = int(np.argmax(gaps / np.maximum(noise, EXACT)))
+    return Gap(float(gaps[where]), float(noise[where]))
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:
@@ -286,7 +287,7 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return math.inf
     with np.errstate(over="ignore", invalid="ignore"):
-        gap = np.sqrt(np.max(np.sum((a - b) ** 2, -1), initial=0.0))
+        distance = np.sqrt(np.max(np.sum((a - b) ** 2, -1), initial=0.0))
         size = np.sqrt(np.mean(np.sum(a**2, -1))) if a.size else 0.0
-        found = float(gap / size) if size else float(gap)
+        found = float(distance / size) if size else float(distance)
     return found if math.isfinite(found) else math.inf

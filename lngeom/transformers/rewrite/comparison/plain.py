@@ -39,6 +39,11 @@ class Affine:
     arrays: tuple[str, str | None]
 
     @property
+    def stored(self) -> tuple[str, ...]:
+        """Names of the arrays that there are."""
+        return tuple(name for name in self.arrays if name is not None)
+
+    @property
     def matrix(self) -> Float[np.ndarray, "out in"]:
         """The matrix that the function sees."""
         return self.with_gain(self.gain)
@@ -180,22 +185,11 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
         return Norm(part.kind, gain, bias, 0, part.eps)
 
     def reader(path: str, part: Linear, over: Norm | None) -> Linear:
-        W = np.array(part.matrix(arrays[part.weight]), np.float64)
-        b = np.zeros(len(W)) if part.bias is None else np.array(part.offsets(arrays[part.bias]), np.float64)
-        d = W.shape[1]
-        gain = np.ones(d) if over is None or over.gain is None else over.offset + np.ravel(arrays[over.gain])
-        shift = np.zeros(d) if over is None or over.bias is None else np.ravel(arrays[over.bias])
-        if between is not None:
-            b, W, gain, shift = b + W @ shift, W * gain, np.ones(d), np.zeros(d)
-            turn = between[0].turn
-            W = W if turn is None else W @ turn
-            W = W if over is not None else W * between[0].scale
-        maps[path] = Affine(W, b, gain, shift, centred[0], (part.weight, part.bias))
+        maps[path] = read_through(model, part, over, None if between is None else between[0], centred[0])
         return Linear(f"{path}.weight", f"{path}.bias")
 
     def writer(path: str, part: Linear) -> Linear:
-        W = np.array(part.matrix(arrays[part.weight]), np.float64)
-        b = np.zeros(len(W)) if part.bias is None else np.array(part.offsets(arrays[part.bias]), np.float64)
+        W, b = _matrix_and_bias(model, part)
         pulls = folds_writers(block)
         if between is not None and pulls:
             W, b = between[1].back(W.T).T, between[1].back(b)
@@ -244,7 +238,37 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
     return Plain(replace(block, **new), branch, maps, vectors, stored, between or (nothing, nothing), centred[1], own)
 
 
-def both(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map, Map]) -> tuple[Plain, Plain]:
+def _matrix_and_bias(model: Model, part: Linear) -> tuple[np.ndarray, np.ndarray]:
+    """W and b of a map, zero where it has no bias."""
+    W = np.array(part.matrix(model.arrays[part.weight]), np.float64)
+    return W, np.zeros(len(W)) if part.bias is None else np.array(part.offsets(model.arrays[part.bias]), np.float64)
+
+
+def read_through(model: Model, part: Linear, over: Norm | None, between: Map | None, centred: bool) -> Affine:
+    """A map that reads a norm, or the stream itself.
+
+    Args:
+        model: the model.
+        part: the map.
+        over: the norm that it reads; None: the stream.
+        between: the map to its stream from the stream in whose basis the map is wanted; None: its own basis.
+        centred: whether the first model's norm centres.
+
+    Returns:
+        The map; in another basis with γ and β of its norm already in it.
+    """
+    W, b = _matrix_and_bias(model, part)
+    d = W.shape[1]
+    gain = np.ones(d) if over is None or over.gain is None else over.offset + np.ravel(model.arrays[over.gain])
+    shift = np.zeros(d) if over is None or over.bias is None else np.ravel(model.arrays[over.bias])
+    if between is not None:
+        b, W, gain, shift = b + W @ shift, W * gain, np.ones(d), np.zeros(d)
+        W = W if between.turn is None else W @ between.turn
+        W = W if over is not None else W * between.scale
+    return Affine(W, b, gain, shift, centred, (part.weight, part.bias))
+
+
+def pair(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map, Map]) -> tuple[Plain, Plain]:
     """A part of two models in the basis of the first."""
     over = reading_norm(before.stack.blocks[i], "attention" if branch == "both" else branch)
     reads = over is not None and over.centres

@@ -75,9 +75,8 @@ def starts(
                 elif kind == "position":
                     found = embedded(model.stack, arrays, jnp.zeros((1, some[-1] + 1), int))[0, some]
                 else:
-                    found = embedded(model.stack, arrays, jnp.zeros((len(some), 1), int), jnp.asarray(some[:, None]))[
-                        :, 0
-                    ]
+                    first_tokens = jnp.zeros((len(some), 1), int)
+                    found = embedded(model.stack, arrays, first_tokens, jnp.asarray(some[:, None]))[:, 0]
             yield kind, some, np.asarray(found)
 
 
@@ -99,7 +98,7 @@ def _fitted(before: Model, after: Model, rows: int) -> Map:
     """The map that fits this many tokens, or all of them."""
     d, centred = before.width, (before.centres, after.centres)
     X, Y = some_starts(before, after, rows)
-    allowed = 8 * max(spacing(model) for model in (before, after))
+    allowed = 8 * max(spacing_of_tables(model) for model in (before, after))
     if (nothing := apart(Y, X)) <= allowed:
         return Map(1.0, None, centred, residual=nothing)
     X, Y = seen(X, centred[0]), seen(Y, centred[1])
@@ -141,6 +140,6 @@ def nearest_rotation(products: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarr
     return u[:, :rank] @ v[:rank] + left @ (inner @ outer) @ right, rank
 
 
-def spacing(model: Model) -> float:
-    """Spacing of the tables' dtypes at 1."""
-    return max(float(jnp.finfo(model.arrays.dtype(table.weight)).eps) for table in model.stack.tables)
+def spacing_of_tables(model: Model) -> float:
+    """Spacing at 1 of the tables' dtypes."""
+    return model.spacing(*(table.weight for table in model.stack.tables))

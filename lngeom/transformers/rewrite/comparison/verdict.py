@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from lngeom._core.text import counted
+from lngeom.transformers.rewrite.certificate import plain
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.sweep import Local
 
@@ -28,7 +29,7 @@ class Comparison:
     Attributes:
         verdict: "same": log-probabilities agree to the digits of float64, and every part does. "rounding": they differ
             by no more than what random roundings of the stored dtype change. "different". "undecided": the probes
-            agree, and a part differs on other inputs.
+            agree, and a part or an option differs, or parts cannot be compared.
         probes: numbers of sequences and of positions.
         dtype: the coarsest stored dtype, by which arrays may be rounded.
         log_probabilities: largest difference of log-probabilities, relative to the largest; or that of the outputs
@@ -72,14 +73,6 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as JSON takes it; a number that is not finite is None."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: plain(each) for key, each in value.items()}
-            if isinstance(value, list | tuple):
-                return [plain(each) for each in value]
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         found["parts"] = [asdict(part) | {"differs": part.differs} for part in self.parts]
         found["causes"] = [asdict(cause) for cause in self.causes]
