@@ -121,6 +121,11 @@ def _gradient(case: Case, engine: Engine, route: Route) -> Iterator[str]:
         yield f"Gradient in {name}: " + "; ".join([*(reasons or [UNEXPLAINED]), *broken]) + "."
 
 
+def explained(diagnosis: Sequence[str]) -> bool:
+    """Whether a known error explains one of the gradients that a diagnosis speaks of."""
+    return any(sentence.startswith("Gradient in ") and UNEXPLAINED not in sentence for sentence in diagnosis)
+
+
 def _truth(case: Case, x: np.ndarray, at: slice) -> Float[np.ndarray, " K"]:
     """The gradient of ⟨c, f⟩ in the entries of an argument, at any vector, by differences."""
     moved = type(case.differences)(case.values, x, case.unit)

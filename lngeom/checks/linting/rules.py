@@ -13,7 +13,7 @@ import numpy as np
 
 from lngeom._core.text import verb
 from lngeom.checks._probed import UNITS
-from lngeom.checks.derivatives.diagnosis import UNEXPLAINED
+from lngeom.checks.derivatives.diagnosis import explained
 from lngeom.checks.derivatives.examine import NoReference
 from lngeom.checks.linting.case import Case
 from lngeom.checks.linting.channels import channels_of
@@ -531,5 +531,4 @@ def wrong_gradient(case: Case) -> str | None:
         diagnosis = case.gradients(case.norm).diagnosis
     except NoReference:
         return None
-    text = " ".join(diagnosis)
-    return text if text.count("Gradient in ") > text.count(UNEXPLAINED) else None
+    return " ".join(diagnosis) if explained(diagnosis) else None

@@ -248,8 +248,8 @@ def _word(wrong: Differing) -> str:
         return "it is zero"
     if a.ndim == 1:
         return "it is 1" if np.allclose(b, 1) else f"it is {far(a, b):.2g} away, relative"
-    rows = np.flatnonzero(np.any(a != b, axis=1))
-    if len(rows) > len(a) // 2:
+    rows = np.flatnonzero(np.linalg.norm(a - b, axis=1) > 1e-2 * np.linalg.norm(a, axis=1))
+    if not 0 < len(rows) <= len(a) // 2:
         return f"it is {far(a, b):.2g} away, relative"
     return f"{len(rows)} of {len(a)} rows {'differs' if len(rows) == 1 else 'differ'} (first {int(rows[0])})"
 

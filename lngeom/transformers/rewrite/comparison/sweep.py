@@ -17,8 +17,8 @@ from lngeom.transformers.rewrite.comparison.streams import Map, seen, starts
 ROUNDINGS = 5.0
 """A part differs if it is this many times as far away as random roundings take it.
 
-Exact rewrites of 13 families, tiny and rounded once to float32 or bfloat16, were at most 3.1 times as far away. The bound
-was set after this.
+Exact rewrites of 13 families, tiny and rounded once to float32 or bfloat16, were at most 3.1 times as far away. The
+bound was set after this.
 """
 
 MASKED = 1e4
