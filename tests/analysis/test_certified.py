@@ -7,12 +7,13 @@ from dataclasses import replace
 import jax
 import pytest
 from analysis.measurements import certified
+from analysis.models import mistakes
 from analysis.models.families import CONFIGS
 from lngeom.transformers import rewrite as rw
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
-FEW = (certified.gain_forgotten, certified.router_forgotten, certified.quantized, certified.epsilon)
+FEW = (mistakes.gain_forgotten, mistakes.router_forgotten, mistakes.quantized, mistakes.epsilon)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from analysis.measurements.certified import MISTAKES, asked, exact, gain_forgotten, quantized
+from analysis.measurements.certified import asked
+from analysis.models.mistakes import MISTAKES, exact, gain_forgotten, quantized
 from lngeom.transformers import Mixture, rewrite as rw
 from lngeom.transformers.description import exchange_norms
 from lngeom.transformers.rewrite import certify, steps as do

@@ -11,7 +11,7 @@ from typing import Any
 
 from lngeom.transformers.description import Linear, Mixture, Stack, exchange_norms
 from lngeom.transformers.rewrite.configs import Options
-from lngeom.transformers.rewrite.layouts import encoders, gpt, llama
+from lngeom.transformers.rewrite.layouts import encoders, gpt, llama, mixtures
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
@@ -22,11 +22,11 @@ RMS_MARK = "lngeom_rms_"
 _AFTER_LLAMA = (
     *(llama.llama, llama.mistral, llama.qwen2, llama.qwen3, llama.gemma, llama.gemma2, llama.gemma3_text, llama.olmo),
     *(llama.olmo2, llama.olmo3, llama.smollm3, llama.seed_oss, llama.helium, llama.ernie4_5, llama.phi3, llama.glm),
-    *(llama.glm4, llama.stablelm, llama.mixtral, llama.olmoe, llama.qwen3_moe, llama.arcee, llama.nemotron),
+    *(llama.glm4, llama.stablelm, llama.arcee, llama.nemotron),
     *(llama.vaultgemma, llama.ministral, llama.exaone4, llama.hunyuan_v1_dense, llama.granite, llama.cohere),
-    *(llama.cohere2, llama.qwen2_moe, llama.gpt_oss),
-    *(llama.starcoder2, llama.phi, llama.persimmon),
+    *(llama.cohere2, llama.starcoder2, llama.phi, llama.persimmon),
 )
+_MIXTURES = (mixtures.mixtral, mixtures.olmoe, mixtures.qwen3_moe, mixtures.qwen2_moe, mixtures.gpt_oss)
 _AFTER_GPT = (
     gpt.gpt2,
     gpt.gpt_neox,
@@ -43,7 +43,7 @@ _AFTER_GPT = (
 _ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert, encoders.modernbert)
 
 FAMILIES: dict[str, Callable[[Options], Stack]] = {
-    **{f.__name__: f for f in (*_AFTER_LLAMA, *_AFTER_GPT, *_ENCODERS)},
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_AFTER_GPT, *_ENCODERS)},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
 }
 """Families by `model_type`."""
