@@ -225,8 +225,8 @@ def _other_outputs(first: Model, second: Model) -> Iterator[str]:
             f"first {fewer}"
         )
     if first.positions != second.positions:
-        counts = ["any number of" if m.positions is None else m.positions for m in (first, second)]
-        yield f"the tables have {counts[0]} and {counts[1]} positions; the numbers below are about those of both"
+        counts = ["no limit of" if m.positions is None else f"{m.positions}" for m in (first, second)]
+        yield f"they have {counts[0]} positions and {counts[1]} positions; the numbers below are about those of both"
     folders = [m.arrays.source for m in (first, second) if isinstance(m.arrays.source, Checkpoint)]
     if len(folders) == 2:
         rest = [
