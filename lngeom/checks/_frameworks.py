@@ -228,6 +228,7 @@ def compiled(function: Any) -> Callable[[Callable[[Any], Any]], Any]:
     def program() -> Any:
         import torch
 
+        torch.compiler.reset()  # torch compiles one piece of code eight times in all, for whatever objects
         return torch.compile(function, fullgraph=True)
 
     def run(call: Callable[[Any], Any]) -> Any:

@@ -1,5 +1,8 @@
 """Derivatives of layers beside differences of their outputs: faults are named, right layers are not accused."""
 
+import functools
+import warnings
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
@@ -328,9 +331,29 @@ def test_what_torch_refuses_to_differentiate_twice_is_no_zero():
     assert "once_differentiable" in report["autograd vjp∘vjp"].note
 
 
-@pytest.mark.peers
-def test_a_layer_of_torch_is_differentiated_as_it_is_compiled():
+def _with_a_compiler():
+    """Whether torch.compile finds a C++ compiler, as its default backend needs one."""
     import torch
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            torch.compile(lambda x: x + 1)(torch.zeros(3))
+    except RuntimeError:  # all errors of compilers are
+        return False
+    return True
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])  # the first needs no compiler
+def test_a_layer_of_torch_is_differentiated_as_it_is_compiled(backend, monkeypatch):
+    import torch
+
+    if backend == "inductor" and not _with_a_compiler():
+        result = check_derivatives(torch.nn.LayerNorm(6), compiled=True)["torch.compile backward"]
+        assert result.answer is Answer.UNDEFINED
+        assert "not compiled here" in result.note
+        pytest.skip("no C++ compiler")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
 
     class Norm(torch.nn.Module):
         def __init__(self, breaks=False, cuts=False):

@@ -51,7 +51,8 @@ def check_derivatives(
         constant: names of parameters in which no derivative is taken, where a stopped gradient is meant.
         compiled: whether a layer of torch is also differentiated as torch.compile makes it, as one graph: the route
             "torch.compile backward", which takes ten seconds and needs a C++ compiler. Where it is not compiled, the
-            route is not defined, and its note says why. JAX compiles every route.
+            route is not defined, and its note says why. What torch.compile made before is compiled again when it is
+            next called. JAX compiles every route.
 
     Returns:
         The report. `print` it, or read `wrong` and `diagnosis`.
