@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from lngeom.transformers import Linear, Mixture, Stack, rewrite as rw
-from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite import Refused, steps as do
 
 Weights = dict[str, np.ndarray]
@@ -182,7 +182,7 @@ def epsilon(stack: Stack, weights: Weights, draw: np.random.Generator) -> Plante
     site = next((n for n in stack.norms if n.path == f"blocks.{i}.attention_norm"), None)
     if site is None or stack.blocks[i].placing == "post":
         return None
-    new = exchange_norms(stack, {site.path: replace(site.part, eps=10 * site.part.eps + 1e-4)})
+    new = exchange(stack, {site.path: replace(site.part, eps=10 * site.part.eps + 1e-4)})
     return Planted(new, weights, _part(stack, i, "attention"), ("eps",))
 
 
@@ -193,7 +193,7 @@ def scaled_without_epsilon(stack: Stack, weights: Weights, draw: np.random.Gener
         return None
     new, arrays = found
     old = {n.path: n.part for n in stack.norms}
-    new = exchange_norms(new, {n.path: replace(n.part, eps=old[n.path].eps) for n in new.norms})
+    new = exchange(new, {n.path: replace(n.part, eps=old[n.path].eps) for n in new.norms})
     first = "feed_forward" if stack.blocks[0].attention_norm is None else "attention"
     return Planted(new, arrays, _part(stack, 0, first), ("eps",))
 

@@ -19,7 +19,7 @@ import numpy as np
 from lngeom import plots
 from lngeom.rewrite import Comparison, certify, steps as do
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Table, rewrite as rw
-from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.description import exchange
 
 D, HEADS, GROUPS, WIDTH, INNER, VOCABULARY, LAYERS = 64, 4, 2, 16, 96, 200, 3
 Model = tuple[lg.Stack, dict[str, np.ndarray]]
@@ -88,7 +88,7 @@ def other_pairs(model: Model) -> Model:
 def other_epsilon(model: Model) -> Model:
     """The norms that replace the old ones have an ε of their own (`RMSN` of QuaRot: 1e-5)."""
     stack, arrays = folded(model)
-    return exchange_norms(stack, {site.path: replace(site.part, eps=1e-5) for site in stack.norms}), arrays
+    return exchange(stack, {site.path: replace(site.part, eps=1e-5) for site in stack.norms}), arrays
 
 
 def writer_not_rotated(model: Model) -> Model:

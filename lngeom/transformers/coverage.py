@@ -20,6 +20,8 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
             _refuse(f"{path}: a network without a nonlinearity")
         elif isinstance(part, FeedForward) and part.clamp is not None:
             _refuse(f"{path}: a clamped network")
+        elif isinstance(part, FeedForward) and part.hadamard is not None:
+            _refuse(f"{path}: hidden units that a matrix turns at run time")
         elif isinstance(part, Mixture) and part.shared is not None:
             _refuse(f"{path}: a shared expert")
     if bare := [i for i, block in enumerate(stack.blocks) if block.bare_attention]:

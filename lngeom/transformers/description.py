@@ -19,6 +19,17 @@ import numpy as np
 
 from lngeom.transformers.parts import Part, shown
 
+
+def check_power_of_two(block: int | None) -> None:
+    """Refuses blocks of a Hadamard matrix that have another size than a power of two.
+
+    Raises:
+        ValueError: with the size.
+    """
+    if block is not None and block & (block - 1):
+        raise ValueError(f"the blocks of a Hadamard matrix that acts at run time have a power of two rows; got {block}")
+
+
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh", "identity"]
 NormKind = Literal["layer", "rms", "l2"]
 
@@ -64,6 +75,14 @@ class Linear(Part):
     input_axes: int = 1
 
     positive, not_negative = ("input_axes",), ("expert",)
+
+    def sizes(self, stored: tuple[int, ...]) -> tuple[int, int]:
+        """[out, in] of the map whose stored array has this shape."""
+        shape = stored if self.expert is None else stored[1:]
+        cut = len(shape) - self.input_axes if self.layout == "oi" else self.input_axes
+        first, second = int(np.prod(shape[:cut])), int(np.prod(shape[cut:]))
+        out, into = (first, second) if self.layout == "oi" else (second, first)
+        return (out if self.rows is None else self.rows.length * self.rows.count), into
 
     def of_expert(self, array: Any) -> Any:
         """The stored array, or this expert's part of it (a view where possible)."""
@@ -189,6 +208,8 @@ class Attention(Part):
         relative: name of a table [n, distances] added to the scores at |i − j|, or None.
         causal: whether a position sees only itself and earlier ones.
         window: how many positions back it sees, itself included; None: all.
+        hadamard: size of the blocks of a Hadamard matrix H that turns queries and keys last, see `forward.hadamard`;
+            scores do not see it, (Hq)·(Hk) = q·k. None: no such matrix.
     """
 
     query: Linear
@@ -212,11 +233,15 @@ class Attention(Part):
     relative: str | None = None
     causal: bool = True
     window: int | None = None
+    hadamard: int | None = None
 
-    positive = ("heads", "kv_heads", "query_width", "value_width", "cap", "window")
+    positive = ("heads", "kv_heads", "query_width", "value_width", "cap", "window", "hadamard")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_power_of_two(self.hadamard)
+        if self.hadamard is not None and self.query_width % self.hadamard:
+            raise ValueError(f"blocks of {self.hadamard} must divide the head width {self.query_width}")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} key/value heads must divide {self.heads} query heads")
         if self.rotary is not None and self.rotary.coordinates > self.query_width:
@@ -249,7 +274,8 @@ class Attention(Part):
 class FeedForward(Part):
     """down(a(up x)), or down(a(gate x) ⊙ up x) where there is a gate.
 
-    With a clamp c it is down(a(min(gate x, c)) ⊙ (max(−c, min(up x, c)) + 1)), as of GPT-OSS.
+    With a clamp c it is down(a(min(gate x, c)) ⊙ (max(−c, min(up x, c)) + 1)), as of GPT-OSS. With a Hadamard matrix
+    it is down(H a(up x)).
 
     Attributes:
         up: d → f; the linear factor where there is a gate.
@@ -257,6 +283,7 @@ class FeedForward(Part):
         gate: d → f, under the activation, or None.
         activation: a; "relu2" is the square of ReLU, "gelu" the exact one, "gelu_tanh" its tanh approximation.
         clamp: c, see above; None: no bound.
+        hadamard: size of the blocks of H, see `forward.hadamard`; None: no such matrix.
     """
 
     up: Linear
@@ -264,11 +291,13 @@ class FeedForward(Part):
     gate: Linear | None = None
     activation: Activation = "gelu"
     clamp: float | None = None
+    hadamard: int | None = None
 
-    positive = ("clamp",)
+    positive = ("clamp", "hadamard")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_power_of_two(self.hadamard)
         if self.clamp is not None and self.gate is None:
             raise ValueError("a clamp is for networks with a gate")
 
@@ -613,10 +642,15 @@ class Stack(Part):
         d = weights[self.tables[0].weight].shape[-1]
         widths = {d}
         for site in self.linears:
-            shape = _shape(site.part, weights[site.part.weight].shape)
+            shape = site.part.sizes(weights[site.part.weight].shape)
             wanted = _wanted(self, site.path, d)
             if any(w is not None and w != s for w, s in zip(wanted, shape, strict=True)):
                 raise ValueError(f"{site} must have [out, in] = {list(wanted)}; got {list(shape)}")
+        for path, part in walk(self):
+            if isinstance(part, FeedForward) and part.hadamard is not None:
+                units = part.down.sizes(weights[part.down.weight].shape)[1]
+                if units % part.hadamard:
+                    raise ValueError(f"{path}: blocks of {part.hadamard} must divide its {units} hidden units")
         for site in self.norms:
             for name in filter(None, (site.part.gain, site.part.bias)):
                 if tuple(weights[name].shape) != (d,):
@@ -671,20 +705,20 @@ def walk(part: Any, path: str = "") -> Iterator[tuple[str, Any]]:
                 yield from walk(inner, f"{path}.{field.name}" if path else field.name)
 
 
-def exchange_norms(stack: Stack, new: Mapping[str, Norm]) -> Stack:
-    """The description with other norms at some paths.
+def exchange(stack: Stack, new: Mapping[str, Part]) -> Stack:
+    """The description with other parts at some paths.
 
     Args:
         stack: the description.
-        new: norms by path, as in `Stack.norms`.
+        new: parts by path, as in `walk`.
 
     Returns:
         The new description.
     """
 
     def rebuild(part: Any, path: str) -> Any:
-        if isinstance(part, Norm):
-            return new.get(path, part)
+        if path in new:
+            return new[path]
         if isinstance(part, tuple):
             return tuple(rebuild(inner, f"{path}.{i}") for i, inner in enumerate(part))
         if not is_dataclass(part) or isinstance(part, type):
@@ -693,15 +727,6 @@ def exchange_norms(stack: Stack, new: Mapping[str, Norm]) -> Stack:
         return replace(part, **changed)
 
     return rebuild(stack, "")
-
-
-def _shape(linear: Linear, stored: tuple[int, ...]) -> tuple[int, int]:
-    """[out, in] of a linear map whose array has this shape."""
-    shape = stored if linear.expert is None else stored[1:]
-    cut = len(shape) - linear.input_axes if linear.layout == "oi" else linear.input_axes
-    first, second = int(np.prod(shape[:cut])), int(np.prod(shape[cut:]))
-    out, into = (first, second) if linear.layout == "oi" else (second, first)
-    return (out if linear.rows is None else linear.rows.length * linear.rows.count), into
 
 
 def _wanted(stack: Stack, path: str, d: int) -> tuple[int | None, int | None]:

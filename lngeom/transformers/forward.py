@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Int
 
 from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Rotary, Stack
@@ -167,6 +168,8 @@ def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T 
         q, k = _heads_norm(part.query_norm, part, weights, q), _heads_norm(part.key_norm, part, weights, k)
     if part.rotary is not None and not part.rotary_first:
         q, k = rotate(part.rotary, q), rotate(part.rotary, k)
+    if part.hadamard is not None:
+        q, k = hadamard(q, part.hadamard), hadamard(k, part.hadamard)
     temperature, relative, sink = (
         None if name is None else _array(weights[name]) for name in (part.temperature, part.relative, part.sink)
     )
@@ -218,6 +221,28 @@ def _averaged(
     return jnp.einsum("ngmij,njgv->nigmv", share, v).reshape(N, T, heads * value_width)
 
 
+def hadamard(x: Any, block: int) -> Any:
+    r"""x H along the last axis, where H has blocks $S/\sqrt{K}$ on its diagonal: symmetric and its own inverse.
+
+    S [K, K] is Sylvester's Hadamard matrix, $S_{2K} = [[S_K, S_K], [S_K, -S_K]]$, with entries ±1.
+
+    Args:
+        x: array [..., n] of NumPy or JAX.
+        block: K, a power of two that divides n.
+
+    Returns:
+        The product, of the shape and dtype of x.
+
+    >>> hadamard(np.array([1.0, 0.0, 3.0, 4.0]), 2) * 2**0.5
+    array([ 1.,  1.,  7., -1.])
+    """
+    power = block.bit_length() - 1
+    left, right = (scipy.linalg.hadamard(1 << p) for p in (power // 2, power - power // 2))
+    scale = np.asarray(block**-0.5, x.dtype)
+    y = x.reshape(*x.shape[:-1], -1, len(left), len(right))
+    return (scale * (left.astype(x.dtype) @ y @ right.astype(x.dtype))).reshape(x.shape)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def rotate(part: Rotary, x: Float[Array, "N T h k"]) -> Float[Array, "N T h k"]:
     """Each pair of coordinates of position t turned by t · frequency."""
@@ -235,7 +260,8 @@ def feed_forward(
     if isinstance(part, FeedForward):
         up = linear(part.up, weights, x)
         gate = None if part.gate is None else linear(part.gate, weights, x)
-        return linear(part.down, weights, _activated(part.activation, up, gate, part.clamp))
+        units = _activated(part.activation, up, gate, part.clamp)
+        return linear(part.down, weights, units if part.hadamard is None else hadamard(units, part.hadamard))
     shares = routing(part, weights, x)
     y = jnp.zeros_like(x)
     for e, expert in enumerate(part.experts):

@@ -9,7 +9,7 @@ import pytest
 from analysis.measurements.certified import asked
 from analysis.models.mistakes import MISTAKES, exact, gain_forgotten, quantized
 from lngeom.transformers import Mixture, rewrite as rw
-from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite import certify, steps as do
 from lngeom.transformers.rewrite.comparison import models, sweep
 from typer.testing import CliRunner
@@ -84,7 +84,7 @@ def test_a_mistake_is_found_beneath_a_change_of_basis():
 def test_an_option_that_rounding_hides_makes_the_models_different():
     stack, weights = model("gpt2")
     old = [n for n in stack.norms if n.path.startswith("blocks")]
-    other = exchange_norms(stack, {n.path: replace(n.part, eps=2e-5) for n in old})
+    other = exchange(stack, {n.path: replace(n.part, eps=2e-5) for n in old})
     found = certify((stack, weights), (other, {k: v.astype(jnp.bfloat16) for k, v in weights.items()}))
     assert found.verdict == "different"
     assert not found.different

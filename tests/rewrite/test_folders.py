@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, Block, FeedForward, Head, Linear, Norm, Rotary, Stack, Table, rewrite as rw
-from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite import checkpoints
 from lngeom.transformers.rewrite.certificate import everything, outputs
 from lngeom.transformers.rewrite.draft import Draft
@@ -518,7 +518,7 @@ def test_an_unknown_option_does_not_free_a_description_by_hand_from_its_family(t
     old = with_config(checkpoint(tmp_path / "gemma", "gemma"), odd=1)
     by_hand = replace(rw.load(old, ignore=["odd"])[0])
     layers = {n.path: replace(n.part, offset=0) for n in by_hand.norms}
-    wrong = exchange_norms(by_hand, layers)
+    wrong = exchange(by_hand, layers)
     with pytest.raises(ValueError, match="nothing was written"):
         rw.save(rw.apply(*rw.load(old, wrong), [do.Untie(), do.FoldNorms()]), tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Rows, rewrite as rw
-from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite.certificate import difference, outputs
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.layouts import describe
@@ -74,7 +74,7 @@ def test_a_new_norm_keeps_the_old_epsilon(kind):
     assert {n.part.eps for n in kept.norms} == {n.part.eps for n in stack.norms}
     other = 1e-5 if kind == "llama" else 1e-6
     wrong = certificate_of(
-        kind, steps, exchange=lambda s: exchange_norms(s, {n.path: replace(n.part, eps=other) for n in s.norms})
+        kind, steps, exchange=lambda s: exchange(s, {n.path: replace(n.part, eps=other) for n in s.norms})
     )
     assert not wrong.passed
 
@@ -85,7 +85,7 @@ def test_gains_of_one_plus_w_are_folded_as_such():
     found = rw.apply(stack, weights, [do.FoldNorms()])
     assert found.certificate.passed
     assert not np.any(found.weights["model.norm.weight"])
-    plain = exchange_norms(stack, {n.path: replace(n.part, offset=0) for n in stack.norms})
+    plain = exchange(stack, {n.path: replace(n.part, offset=0) for n in stack.norms})
     misread = rw.apply(plain, weights, [do.FoldNorms()]).weights
     assert change("gemma", weights, misread, tie_word_embeddings=False) > 0.1
 

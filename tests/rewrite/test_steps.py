@@ -10,7 +10,7 @@ import scipy.stats
 from analysis.models.stacks import Variant, build, random_weights as layout_weights
 from lngeom.rewrite import steps as do
 from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
-from lngeom.transformers.description import exchange_norms
+from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite.certificate import certify, outputs
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.rewriting import plan
@@ -272,7 +272,7 @@ def test_a_forgotten_reader_fails_the_certificate():
 
 def test_an_epsilon_of_its_own_fails_the_certificate():
     def rebuild(stack):
-        return exchange_norms(stack, {n.path: replace(n.part, eps=1e-5) for n in stack.norms})
+        return exchange(stack, {n.path: replace(n.part, eps=1e-5) for n in stack.norms})
 
     assert not certificate_of("llama", FOLD, exchange=rebuild).passed
 
@@ -362,16 +362,16 @@ def test_only_orthogonal_matrices_of_the_right_size_rotate():
             rw.apply(*model("llama"), [do.FoldNorms(), do.Rotate(matrix=matrix)])
 
 
-@pytest.mark.parametrize("text", ["foldy", "", "rotate=3", "scale", "scale=x", "untie=all"])
+@pytest.mark.parametrize("text", ["foldy", "", "rotate=x", "scale", "scale=x", "untie=all", "scale-channels", "smooth"])
 def test_unknown_steps_and_values_are_named(text):
-    with pytest.raises(ValueError, match=r"step|factor"):
+    with pytest.raises(ValueError, match=r"step|factor|number of rows|needs a file"):
         rw.steps.parse(text)
 
 
 def test_a_gain_that_two_norms_share_is_not_folded():
     stack, weights = model("llama")
     one, other = stack.norms[:2]
-    shared = exchange_norms(stack, {other.path: replace(other.part, gain=one.part.gain)})
+    shared = exchange(stack, {other.path: replace(other.part, gain=one.part.gain)})
     with pytest.raises(rw.Refused, match="shares") as caught:
         rw.apply(shared, weights, [do.FoldNorms()])
     assert caught.value.difference > 1e-3
@@ -441,7 +441,7 @@ def test_a_description_is_held_against_the_model_itself():
     stack, weights = model("gemma")
     found = rw.check_description(stack, weights, lambda tokens: outputs(stack, weights, tokens).astype(np.float32))
     assert found.relative < 1e-6
-    plain = exchange_norms(stack, {n.path: replace(n.part, offset=0) for n in stack.norms})
+    plain = exchange(stack, {n.path: replace(n.part, offset=0) for n in stack.norms})
     with pytest.raises(ValueError, match="not that of the model"):
         rw.check_description(plain, weights, lambda tokens: outputs(stack, weights, tokens))
     with pytest.raises(ValueError, match="differ by inf"):

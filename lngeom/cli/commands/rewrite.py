@@ -20,10 +20,11 @@ def run(
     do: Annotated[
         str,
         typer.Option(
-            help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: rotate-values, "
-            "balance (balance=power-of-two), merge-value-bias, drop-key-bias (drop-key-bias=unrotated), "
-            "merge-parallel-bias, centre-readers, centre-head, centre-router, shift-tables, scale=FACTOR. fold, centre "
-            "and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
+            help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: flash-norm, "
+            "scale-channels=FILE, smooth=FILE, rotate-values, balance (balance=power-of-two), merge-value-bias, "
+            "drop-key-bias (drop-key-bias=unrotated), merge-parallel-bias, centre-readers, centre-head, centre-router, "
+            "shift-tables, scale=FACTOR, turn-units, turn-queries-and-keys. rotate=64 rotates in blocks of 64. fold, "
+            "flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
             metavar="STEPS",
         ),
     ],
@@ -32,21 +33,24 @@ def run(
     ] = None,
     json: Json = False,
     seed: Seed = 0,
+    alpha: Annotated[
+        float, typer.Option(help="α of smooth, from 0 to 1: how much of the range the weights take.")
+    ] = 0.5,
     ignore: Ignore = None,
 ) -> None:
     from lngeom.transformers.rewrite import checkpoints, load, save
-    from lngeom.transformers.rewrite.layouts import RMS_MARK
+    from lngeom.transformers.rewrite.layouts import family_of
     from lngeom.transformers.rewrite.rewriting import plan
     from lngeom.transformers.rewrite.steps import parse
 
     programs.compile_sparingly()
     with refusing(ValueError, OSError):
-        steps, kind = parse(do, seed), None
+        steps, config = parse(do, seed, alpha), {}
         if out is not None:
             checkpoints.check_target(out)
         found = plan(*load(folder, ignore=ignore or ()), steps, seed=seed)
         if out is not None:
-            kind = checkpoints.check_saved(found.stack, found.draft, found.before)[1]["model_type"]
+            config = checkpoints.check_saved(found.stack, found.draft, found.before)[1]
         if not json:
             sys.stdout.write(f"{found.describe()}\n")
             sys.stdout.flush()
@@ -57,12 +61,11 @@ def run(
                 watch("writing")
                 certificate = save(found.rewritten(certificate), out)
     written = None if out is None or not certificate.passed else str(out)
-    marked = kind is not None and kind.startswith(RMS_MARK)
     if json:
         document = {"plan": found.to_json(), "certificate": certificate.to_json(), "written": written}
         sys.stdout.write(dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
-        note = ", with RMSNorms in place of LayerNorms: lngeom alone loads it" if marked else ""
+        note = "; lngeom alone loads it" if family_of(config)[0] else ""
         sys.stdout.write(f"{certificate}\n" + ("" if written is None else f"Written: {written}{note}\n"))
         if out is None:
             sys.stdout.write("Nothing was written: --out FOLDER writes the new checkpoint\n")

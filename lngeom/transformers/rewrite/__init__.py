@@ -13,7 +13,7 @@ from lngeom.transformers.rewrite.rewriting import (
     apply as apply,
     check_description as check_description,
 )
-from lngeom.transformers.rewrite.steps import Refused as Refused
+from lngeom.transformers.rewrite.step import Refused as Refused
 
 __all__ = [
     "Certificate",

@@ -53,12 +53,17 @@ class Spread(NamedTuple):
         largest_in: the array that holds it.
         kurtosis: the largest of the arrays' kurtoses, $E[(w - \mu)^4] / \sigma^4$, 3 for normal numbers.
         kurtosis_in: the array that has it.
+        channels: how far the ranges of input channels differ, $\max_j a_j / \mathrm{median}_j\, a_j$ with
+            $a_j = \max_i |W_{ij}|$ for W [out, in]: the largest of all arrays.
+        channels_in: the array that has it.
     """
 
     largest: float
     largest_in: str
     kurtosis: float
     kurtosis_in: str
+    channels: float
+    channels_in: str
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,8 @@ class Certificate:
             (a, b), words = self.spread, "  {}: {:.3g} ({}) → {:.3g} ({})"
             rows.append(words.format("largest weight of these", a.largest, a.largest_in, b.largest, b.largest_in))
             rows.append(words.format("largest kurtosis", a.kurtosis, a.kurtosis_in, b.kurtosis, b.kurtosis_in))
+            ranges = "largest range of an input channel by the median one"
+            rows.append(words.format(ranges, a.channels, a.channels_in, b.channels, b.channels_in))
         cases = (
             ("rewritten, float64, before rounding", self.exact),
             (f"rewritten, stored and run in {self.dtype}", self.rounded),
@@ -300,17 +307,29 @@ def not_finite(names: Collection[str], weights: Rounded) -> list[str]:
     return found
 
 
-def spread(names: Collection[str], weights: Rounded) -> Spread | None:
-    """How far the entries of matrices spread; None where none of the arrays is a matrix of more than one value."""
-    found = []
+def spread(names: Collection[str], weights: Rounded, transposed: Collection[str] = ()) -> Spread | None:
+    """How far the entries of matrices spread; None where none of the arrays is a matrix of more than one value.
+
+    Args:
+        names: of the arrays.
+        weights: the arrays.
+        transposed: names of those whose rows are the input channels; of others the columns are.
+    """
+    found, uneven = [], []
     for name in names:
         if weights.draft.shape(name)[1:]:
             count, largest, sums = 0, 0.0, np.zeros(5)
+            ranges: list[np.ndarray] = []
             for _, piece in weights.pieces(name):
+                sizes = np.abs(np.asarray(piece, np.float64)).reshape(-1, piece.shape[-1])
+                ranges.append(sizes.max(1) if name in transposed else sizes.max(0, keepdims=True))
                 values = np.asarray(piece, np.float64).ravel()
-                largest = max(largest, float(np.abs(values).max(initial=0.0)))
+                largest = max(largest, float(sizes.max(initial=0.0)))
                 count += values.size
                 sums[1:] += [np.sum(values**k) for k in range(1, 5)]
+            a = np.concatenate(ranges) if name in transposed else np.concatenate(ranges).max(0)
+            if (middle := np.median(a)) > 0:
+                uneven.append((float(a.max() / middle), name))
             _, m, m2, m3, m4 = sums / max(count, 1)
             variance = m2 - m * m
             if variance > 0:
@@ -318,7 +337,8 @@ def spread(names: Collection[str], weights: Rounded) -> Spread | None:
     if not found:
         return None
     (largest, _, at), (_, kurtosis, of) = max(found), max(found, key=lambda row: row[1])
-    return Spread(largest, at, float(kurtosis), of)
+    channels, channels_in = max(uneven, default=(float("inf"), at))
+    return Spread(largest, at, float(kurtosis), of, channels, channels_in)
 
 
 def certify(
@@ -365,7 +385,8 @@ def certify(
             break
     labels = after[1].labels
     changed = [name for name in labels if name in before[0].arrays and name in after[0].arrays]
-    spreads = [spread(changed, Rounded(draft.copy())) for _, draft in (before, after)]
+    transposed = {site.part.weight for site in after[0].linears if site.part.layout == "io"}
+    spreads = [spread(changed, Rounded(draft.copy()), transposed) for _, draft in (before, after)]
     return Certificate(
         reasons,
         tokens.shape,

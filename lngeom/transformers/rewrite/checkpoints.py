@@ -31,7 +31,18 @@ from lngeom.transformers.rewrite.folders import (
     load as load,
     uncovered,
 )
-from lngeom.transformers.rewrite.layouts import BUFFERS, FAMILIES, HEAD_BIASES, RMS_MARK, describe, second_names
+from lngeom.transformers.rewrite.layouts import (
+    BUFFERS,
+    FAMILIES,
+    FLASH_NORM,
+    HEAD_BIASES,
+    ONLINE_MARK,
+    RMS_MARK,
+    describe,
+    family_of,
+    second_names,
+)
+from lngeom.transformers.rewrite.online import online
 from lngeom.transformers.rewrite.rewriting import Rewritten
 
 OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.index.json")
@@ -160,7 +171,7 @@ def _family(source: Checkpoint) -> Stack | None:
 
 
 def _ignoring(source: Checkpoint) -> tuple[str, ...]:
-    kind = str(source.config.get("model_type")).removeprefix(RMS_MARK)
+    kind = family_of(source.config)[1]
     return (*source.ignore, *(name for name in unknown(source.config, kind) if name not in source.ignore))
 
 
@@ -199,6 +210,7 @@ def _write(
     """Writes arrays, config and other files, and returns a checksum of each array."""
     source, config = check_saved(stack, draft, before, untouched)
     contents = {name: name for name in source.files} | source.second | {name: name for name in stack.arrays}
+    contents = {name: content for name, content in contents.items() if content not in draft.dropped}
     for second, first in second_names(stack).items():
         if second in contents or (first == stack.head.linear.bias and not stack.tied):
             contents[second] = first
@@ -329,21 +341,29 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
         draft: arrays of the rewritten model.
 
     Returns:
-        The config: tying, ε, and the family's mark where RMSNorms stand for LayerNorms.
+        The config: tying, ε, flags of gains that are left out, and the family's marks where RMSNorms stand for
+        LayerNorms or matrices act at run time.
 
     Raises:
         ValueError: if no config of the family has this description.
     """
-    names = {*draft.source, *draft}
+    names = {*draft.source, *draft} - draft.dropped
     ignore = getattr(draft.source, "ignore", ())
     config = dict(old) | {"tie_word_embeddings": stack.tied}
+    if draft.dropped:
+        bare = all(site.part.gain is None for site in stack.norms if site.part.kind == "rms")
+        config |= dict.fromkeys(FLASH_NORM[: 1 + bare], True)
+    if turned := online(stack):
+        config["lngeom_online"] = turned
     candidates = [config]
     if len(epsilons := {site.part.eps for site in stack.norms}) == 1:
         eps = epsilons.pop()
         candidates += [config | {option: eps} for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")]
-    kind = str(old.get("model_type")).removeprefix(RMS_MARK)
-    marked = {"model_type": f"{RMS_MARK}{kind}", "architectures": []}
-    for candidate in [*candidates, *(candidate | marked for candidate in candidates)] if kind in FAMILIES else ():
+    kind, mark = family_of(old)[1], ONLINE_MARK if turned else ""
+    plain = {"model_type": f"{mark}{kind}"} | ({"architectures": []} if turned else {})
+    rms = {"model_type": f"{mark}{RMS_MARK}{kind}", "architectures": []}
+    marked = [candidate | marks for marks in (plain, rms) for candidate in candidates]
+    for candidate in marked if kind in FAMILIES else ():
         try:
             if describe(candidate, names, ignore) == replace(stack, side=()):
                 return candidate

@@ -117,6 +117,7 @@ IGNORED = (
     *("logit_scale", "verbose"),  # MPT; a table says who reads the scale
     *("initializer_cutoff_factor", "classifier_pooling", "deterministic_flash_attn", "sparse_pred*"),  # ModernBERT
     *("scale_attention_softmax_in_fp32", "sinusoidal_pos_embds", "task_type_vocab_size"),
+    *("flash_norm", "flashnorm_folded", "lngeom_online"),  # of rewritten models; `layouts` reads them
     *(
         "_sliding_window_pattern",
         "unsloth_*",

@@ -63,6 +63,9 @@ class Draft(Mapping[str, np.ndarray]):
 
     Args:
         source: stored arrays by name. Each has a shape, a dtype and rows that are read by indexing.
+
+    Attributes:
+        dropped: names of stored arrays that are left out.
     """
 
     def __init__(self, source: Mapping[str, Any]) -> None:
@@ -71,13 +74,14 @@ class Draft(Mapping[str, np.ndarray]):
         self._edits: dict[str, tuple[Edit, ...]] = {}
         self._set: dict[str, np.ndarray] = {}
         self._labels: dict[str, tuple[str, ...]] = {}
+        self.dropped: frozenset[str] = frozenset()
         self._last: tuple[str, int, np.ndarray] | None = None
 
     def copy(self) -> "Draft":
         """A draft that changes by itself."""
         new = Draft(self.source)
         new._origins, new._edits = dict(self._origins), dict(self._edits)
-        new._set, new._labels = dict(self._set), dict(self._labels)
+        new._set, new._labels, new.dropped = dict(self._set), dict(self._labels), self.dropped
         return new
 
     def on(self, source: Mapping[str, Any]) -> "Draft":
@@ -193,6 +197,14 @@ class Draft(Mapping[str, np.ndarray]):
             edit._replace(part=Linear(new)) if edit.plain else edit for edit in self._edits.get(name, ())
         )
         self._note(new, label)
+
+    def drop(self, name: str, label: str) -> None:
+        """Leaves an array out."""
+        del self._origins[name]
+        self._edits.pop(name, None)
+        self._set.pop(name, None)
+        self.dropped |= {name}
+        self._note(name, label)
 
     def _note(self, name: str, label: str) -> None:
         labels = self._labels.get(name, ())

@@ -28,9 +28,9 @@ from lngeom.transformers.rewrite.configs import matches
 from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.layouts import (
     NEOX_HEADS,
-    RMS_MARK,
     behind,
     check_sizes,
+    family_of,
     options_and_stack,
     second_names,
     sides,
@@ -363,5 +363,5 @@ def _check_shapes(stack: Stack, weights: Checkpoint) -> None:
 def uncovered(stack: Stack, weights: Checkpoint, untouched: Iterable[str] = ()) -> list[str]:
     """Stored arrays that a description by hand does not name, and nobody says that they have no part in it."""
     known = {*stack.arrays, *weights.second}
-    allowed = (*behind(str(weights.config.get("model_type")).removeprefix(RMS_MARK)), *untouched)
+    allowed = (*behind(family_of(weights.config)[1]), *untouched)
     return [name for name in weights.stored if name not in known and not matches(name, allowed)]

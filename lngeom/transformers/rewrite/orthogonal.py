@@ -60,6 +60,7 @@ class Orthogonal:
     - Hadamard: $Q = H D/\sqrt{d}$ with random signs D. It spreads large entries over all coordinates.
     - Hadamard that fixes the ones: $Q = H D H^\top/d$ with $D_{11} = 1$ and $H^\top 1 = d e_1$.
     - Random: from the QR decomposition of a Gaussian matrix.
+    - In blocks: such a matrix for each K coordinates, all with the same Hadamard matrix and signs of their own.
 
     Args:
         size: d.
@@ -67,9 +68,10 @@ class Orthogonal:
         fix_ones: whether Q1 = 1, as LayerNorm needs.
         matrix: Q itself, in place of all that.
         hadamard: whether to use a Hadamard matrix where one of this size is known.
+        block: K, which divides d and has a known Hadamard matrix; None: d.
 
     Raises:
-        ValueError: if `matrix` has another shape or is not orthogonal.
+        ValueError: if `matrix` has another shape or is not orthogonal, or there are no such blocks.
     """
 
     def __init__(
@@ -80,8 +82,12 @@ class Orthogonal:
         fix_ones: bool = False,
         matrix: np.ndarray | None = None,
         hadamard: bool = True,
+        block: int | None = None,
     ) -> None:
-        self.size, self.fix_ones = size, fix_ones
+        self.size, self.fix_ones, self.block = size, fix_ones, size if block is None else block
+        factors = hadamard_factors(self.block)
+        if block is not None and (size % block or factors is None or block < 2):
+            raise ValueError(f"no Hadamard matrix in blocks of {block} is known here for a width of {size}")
         self._factors: tuple[np.ndarray, ...] | None = None
         self._matrix = None
         draw = np.random.default_rng(seed)
@@ -92,11 +98,11 @@ class Orthogonal:
             gap = np.abs(self._matrix @ self._matrix.T - np.eye(size)).max()
             if not gap < 1e-12:
                 raise ValueError(f"the matrix must be orthogonal in float64; |QQᵀ − I| is {gap:.1e}")
-        elif hadamard and (factors := hadamard_factors(size)) is not None and size > 1:
+        elif hadamard and factors is not None and size > 1:
             signs = [f[:, :1] for f in factors]  # which make the first column of H all ones
             self._factors = tuple(f * s for f, s in zip(factors, signs, strict=True))
             self._signs = draw.choice([-1.0, 1.0], size)
-            self._signs[0] = 1.0
+            self._signs[:: self.block] = 1.0
         else:
             n = size - 1 if fix_ones else size
             q, r = np.linalg.qr(draw.standard_normal((n, n)))
@@ -110,7 +116,9 @@ class Orthogonal:
     def kind(self) -> str:
         """What it is, in words."""
         if self._factors is not None:
-            return f"Hadamard {' × '.join(str(len(f)) for f in self._factors)}{', Q1 = 1' if self.fix_ones else ''}"
+            blocks = "" if self.block == self.size else f", {self.size // self.block} blocks"
+            sizes = " × ".join(str(len(f)) for f in self._factors)
+            return f"Hadamard {sizes}{blocks}{', Q1 = 1' if self.fix_ones else ''}"
         return f"orthogonal{', Q1 = 1' if self.fix_ones else ''}"
 
     def apply(self, x: np.ndarray) -> np.ndarray:
@@ -131,4 +139,4 @@ class Orthogonal:
         y = x.reshape(-1, *sizes)
         for axis, factor in enumerate(self._factors, start=1):
             y = np.moveaxis(np.moveaxis(y, axis, -1) @ (factor if transposed else factor.T), -1, axis)
-        return y.reshape(x.shape) * self.size**-0.5
+        return y.reshape(x.shape) * self.block**-0.5

@@ -57,6 +57,11 @@ class Plan:
         """Whether only log-probabilities stay."""
         return any(step.moves_logits for step in self.steps)
 
+    @property
+    def _count(self) -> int:
+        """How many arrays there are, those that are left out included."""
+        return len(self.draft) + len(self.draft.dropped)
+
     def changes(self) -> dict[str, int]:
         """What is done, and to how many arrays."""
         return dict(Counter(label for found in self.draft.labels.values() for label in found))
@@ -65,13 +70,13 @@ class Plan:
         """The steps, and what happens to how many arrays."""
         steps = ", ".join(step.word for step in self.steps)
         count = len(self.draft.labels)
-        rows = [f"plan: {steps}; {count} of {counted(len(self.draft), 'array')} change{'s' * (count == 1)}"]
+        rows = [f"plan: {steps}; {count} of {counted(self._count, 'array')} change{'s' * (count == 1)}"]
         rows += [f"  {count:5d} × {label}" for label, count in self.changes().items()]
         return "\n".join(rows)
 
     def to_json(self) -> dict[str, Any]:
         """The steps, and what happens to how many arrays, as JSON takes them."""
-        return {"steps": [step.word for step in self.steps], "changes": self.changes(), "arrays": len(self.draft)}
+        return {"steps": [step.word for step in self.steps], "changes": self.changes(), "arrays": self._count}
 
     def certify(self) -> Certificate:
         """Runs both models on the probes.

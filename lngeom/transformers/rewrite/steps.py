@@ -6,16 +6,14 @@ $P = I - 11^\top/d$.
 """
 
 import difflib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from lngeom._core.numerics import WITNESS
 from lngeom.transformers.description import (
     Attention,
     FeedForward,
@@ -26,127 +24,37 @@ from lngeom.transformers.description import (
     Space,
     Stack,
     Table,
-    exchange_norms,
+    exchange,
 )
-from lngeom.transformers.parts import Part, shown
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.channels import (
+    ScaleChannels as ScaleChannels,
+    Smooth as Smooth,
+    read_vectors,
+    scale_units,
+)
 from lngeom.transformers.rewrite.draft import Draft
+from lngeom.transformers.rewrite.online import TurnQueriesAndKeys as TurnQueriesAndKeys, TurnUnits as TurnUnits
 from lngeom.transformers.rewrite.orthogonal import Orthogonal
+from lngeom.transformers.rewrite.step import (
+    AbstractStep,
+    Obstacle,
+    Refused as Refused,
+    as_linear,
+    attentions,
+    bias,
+    chosen,
+    did_you_mean,
+    gain,
+    networks,
+    no_such_path,
+    not_homogeneous,
+    shared_with,
+    width,
+)
 
 EXACT = 1e-12
 """Size, relative to the largest entry, below which a mean counts as zero and gains count as equal."""
-
-
-class Obstacle(NamedTuple):
-    """Why a step would change the function.
-
-    Attributes:
-        site: the norm, reader or writer at fault.
-        reason: what is wrong with it.
-        remedy: what to do.
-    """
-
-    site: str
-    reason: str
-    remedy: str
-
-
-class Refused(ValueError):
-    """A step would change the function.
-
-    Attributes:
-        obstacles: what is at fault.
-        difference: largest relative difference of logits (of log-probabilities where logits may move) that the step
-            made on this model when it was applied all the same; NaN where it could not be applied.
-    """
-
-    def __init__(
-        self, step: str, obstacles: list[Obstacle], difference: float = float("nan"), faults: Sequence[str] = ()
-    ) -> None:
-        self.obstacles, self.difference = obstacles, difference
-        first, others = obstacles[0], len(obstacles) - 1
-        measured = f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
-        if not np.isfinite(difference):
-            measured = "Applied all the same, it gives no finite outputs."
-        elif difference <= WITNESS:
-            measured = f"{measured[:-1]}; with other weights it changes more."
-        where = first.site + (f" and at {others} other place{'s' * (others > 1)}" if others else "")
-        super().__init__(
-            " ".join(
-                filter(
-                    None,
-                    (
-                        f"{step} refused at {where}: {first.reason}.",
-                        first.remedy,
-                        measured,
-                        f"Note that {faults[0]}." if faults else "",
-                    ),
-                )
-            )
-        )
-
-
-class AbstractStep(Part, ABC):
-    """A rewrite.
-
-    Attributes:
-        word: its name in the command line.
-        identity: the algebra that makes it exact.
-        moves_logits: whether only log-probabilities stay.
-    """
-
-    word: ClassVar[str]
-    identity: ClassVar[str]
-    moves_logits: ClassVar[bool] = False
-
-    @abstractmethod
-    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """Why the step would change this model's function; empty if it is exact."""
-
-    @abstractmethod
-    def run(self, stack: Stack, draft: Draft) -> Stack:
-        """Changes the draft, whether or not there are obstacles, and returns the new description."""
-
-
-def gain(draft: Draft, norm: Norm, d: int) -> np.ndarray:
-    """γ [d]."""
-    return np.ones(d) if norm.gain is None else norm.offset + draft[norm.gain]
-
-
-def bias(draft: Draft, norm: Norm, d: int) -> np.ndarray:
-    """β [d]."""
-    return np.zeros(d) if norm.bias is None else draft[norm.bias]
-
-
-def width(stack: Stack, draft: Draft) -> int:
-    """d, the width of the stream."""
-    return draft.shape(stack.tables[0].weight)[-1]
-
-
-def chosen(site: Site, only: tuple[str, ...]) -> bool:
-    """Whether a path matches one of the patterns, or there are none."""
-    return not only or any(fnmatchcase(site.path, pattern) for pattern in only)
-
-
-def as_linear(part: Linear | Table) -> Linear:
-    """A table as the map whose rows are its rows."""
-    return Linear(part.weight) if isinstance(part, Table) else part
-
-
-def shared_with(stack: Stack, site: Site) -> str | None:
-    """Another part that uses the same entries of an array."""
-    part: Linear = as_linear(site.part)
-    for i, table in enumerate(stack.tables):
-        if table.weight == part.weight and site.path != f"tables.{i}":
-            return f"tables.{i} ({table.weight})"
-    for other in stack.linears:
-        same = other.part.weight == part.weight and other.part.expert == part.expert
-        if same and other.path != site.path and _overlap(other.part, part):
-            return str(other)
-    return None
-
-
-def _overlap(a: Linear, b: Linear) -> bool:
-    return a.rows is None or b.rows is None or bool(np.intersect1d(a.rows.indices(), b.rows.indices()).size)
 
 
 @dataclass(frozen=True)
@@ -215,7 +123,7 @@ class FoldNorms(AbstractStep):
             for norm, projection in self._of_heads(stack)
         ]
         if self.only and not self.targets(stack) and not found:
-            found.append(_no_such_path(self.only, stack.norms))
+            found.append(no_such_path(self.only, stack.norms))
         for norm in self.targets(stack):
             space = stack.output_space(norm)
             others = [w for w in space.writers if w != norm] + [r for r in space.readers if isinstance(r.part, Norm)]
@@ -311,6 +219,59 @@ def _fold(norm: Site, readers: list[Site], draft: Draft, d: int) -> None:
 
 
 @dataclass(frozen=True)
+class FlashNorm(AbstractStep):
+    """Folds the gains of RMSNorms into the maps that read them, and leaves the gains out of the model.
+
+    W ← W D, and the norm is x / √(mean(x²) + ε) alone (Graef et al., 2024). Loaders that know of it skip the
+    multiplication; others give a missing gain the value 1.
+
+    Attributes:
+        only: patterns of paths; (): the norms of all blocks. Published checkpoints keep the gain of the last norm.
+    """
+
+    only: tuple[str, ...] = ()
+    word = "flash-norm"
+    identity = "W(γ ⊙ n) = (W diag γ)n, and a gain of ones does nothing"
+
+    def targets(self, stack: Stack) -> list[Site]:
+        """Norms whose gains are left out."""
+        return [
+            n
+            for n in FoldNorms(self.only).targets(stack)
+            if self.only or (n.path.startswith("blocks.") and n.part.kind == "rms" and n.part.gain is not None)
+        ]
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Those of `FoldNorms`, and norms that are no RMSNorm with a gain alone.
+
+        Raises:
+            ValueError: if no norm is chosen, and no block has one.
+        """
+        chosen_norms = self.targets(stack)
+        if not self.only and not chosen_norms:
+            raise ValueError("flash-norm is for RMSNorms with a gain that only linear maps read: no block has one")
+        found = [
+            Obstacle(str(n), reason, "Fold it (fold), and keep its arrays.")
+            for n in chosen_norms
+            for wrong, reason in (
+                (n.part.kind != "rms", "it is no RMSNorm"),
+                (n.part.gain is None, "it has no gain"),
+                (n.part.bias is not None, "it has a bias"),
+            )
+            if wrong
+        ]
+        return found + FoldNorms(self.only or tuple(n.path for n in chosen_norms)).obstacles(stack, draft)
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Folds each norm, and drops its gain."""
+        norms = [n for n in self.targets(stack) if n.part.gain is not None]
+        FoldNorms(tuple(n.path for n in norms)).run(stack, draft)
+        for norm in norms:
+            draft.drop(norm.part.gain, "gain of ones left out")
+        return exchange(stack, {n.path: replace(n.part, gain=None) for n in norms})
+
+
+@dataclass(frozen=True)
 class CentreReaders(AbstractStep):
     """W ← W P for the linear maps that read a folded LayerNorm.
 
@@ -355,7 +316,7 @@ class CentreReaders(AbstractStep):
             if not readers:
                 found.append(Obstacle(str(n), "no linear map reads its output itself", "Leave this norm."))
         if self.only and not any(chosen(n, self.only) for n in stack.norms):
-            found.append(_no_such_path(self.only, stack.norms))
+            found.append(no_such_path(self.only, stack.norms))
         elif not self.targets(stack):
             first = stack.norms[0] if stack.norms else "the stack"
             found.append(
@@ -416,7 +377,7 @@ class CentreWriters(AbstractStep):
                     break
         if not self.targets(stack):
             writers = [w for s in stack.spaces for w in s.writers if isinstance(w.part, Linear | Table)]
-            found.append(_no_such_path(self.only, writers, "no table or linear writer has such a path"))
+            found.append(no_such_path(self.only, writers, "no table or linear writer has such a path"))
         return found
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
@@ -450,7 +411,7 @@ class ToRMSNorm(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Writers whose mean is not zero."""
-        found = [] if self.targets(stack) or not self.only else [_no_such_path(self.only, stack.norms)]
+        found = [] if self.targets(stack) or not self.only else [no_such_path(self.only, stack.norms)]
         means: dict[str, float] = {}
         for norm in self.targets(stack):
             for writer in stack.input_space(norm).writers_before(norm):
@@ -467,7 +428,7 @@ class ToRMSNorm(AbstractStep):
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Exchanges each norm in the description."""
-        return exchange_norms(stack, {n.path: replace(n.part, kind="rms") for n in self.targets(stack)})
+        return exchange(stack, {n.path: replace(n.part, kind="rms") for n in self.targets(stack)})
 
 
 def _written_mean(writer: Site, draft: Draft, d: int) -> float:
@@ -505,12 +466,20 @@ class Rotate(AbstractStep):
         seed: of the random signs, or the random matrix.
         matrix: Q [d, d]; None: a randomized Hadamard matrix, or a random matrix where none of this size is known.
         hadamard: whether to prefer a Hadamard matrix.
+        block: K, for a Q with Hadamard matrices of K rows on its diagonal; None: one of d rows.
     """
 
     seed: int = 0
     matrix: np.ndarray | jax.Array | None = None
     hadamard: bool = True
-    not_negative = ("seed",)
+    block: int | None = None
+    not_negative, positive = ("seed",), ("block",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block is not None and (self.matrix is not None or not self.hadamard):
+            raise ValueError("a block is for Hadamard matrices: leave out matrix= and hadamard=False, or block=")
+
     word = "rotate"
     identity = "an RMSNorm without gain commutes with orthogonal Q (a LayerNorm if Q1 = 1): W Qᵀ n(Q x) = W n(x)"
 
@@ -531,13 +500,17 @@ class Rotate(AbstractStep):
         """Q."""
         fix = any(n.part.kind == "layer" for n in self.reached(stack)[1])
         matrix = None if self.matrix is None else np.asarray(self.matrix)
-        return Orthogonal(width(stack, draft), self.seed, fix_ones=fix, matrix=matrix, hadamard=self.hadamard)
+        return Orthogonal(
+            width(stack, draft), self.seed, fix_ones=fix, matrix=matrix, hadamard=self.hadamard, block=self.block
+        )
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Gains that do not commute with Q, tied heads behind them, LayerNorms where Q1 ≠ 1."""
         d = width(stack, draft)
         spaces, norms = self.reached(stack)
         found = []
+        if self.block is not None:
+            self.orthogonal(stack, draft)  # which raises where there are no such blocks
         for norm in norms:
             if not _constant(gain(draft, norm.part, d)):
                 writes = stack.output_space(norm).residual
@@ -597,21 +570,6 @@ class Rotate(AbstractStep):
         return stack
 
 
-def attentions(stack: Stack) -> Iterator[tuple[str, Attention]]:
-    """Attention of each block, with its path."""
-    for i, block in enumerate(stack.blocks):
-        yield f"blocks.{i}.attention", block.attention
-
-
-def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:
-    """Feed-forward network or experts of each block, with their paths."""
-    for i, block in enumerate(stack.blocks):
-        if isinstance(block.feed_forward, FeedForward):
-            yield f"blocks.{i}.feed_forward", block.feed_forward
-        else:
-            yield from ((f"blocks.{i}.feed_forward.{at}", expert) for at, expert in block.feed_forward.networks())
-
-
 @dataclass(frozen=True)
 class Balance(AbstractStep):
     r"""Gives the two sides of each hidden unit equal norms.
@@ -629,21 +587,8 @@ class Balance(AbstractStep):
     identity = "ReLU(c z) = c ReLU(z) for c > 0, ReLU² by c², and a gated unit is linear in its second factor"
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """Activations that are not homogeneous, and clamps."""
-        clamped = [
-            Obstacle(f"{path} ({net.up.weight})", f"its linear factor is clamped at {net.clamp:g}", "Leave the units.")
-            for path, net in networks(stack)
-            if net.clamp is not None
-        ]
-        return clamped + [
-            Obstacle(
-                f"{path} ({net.up.weight})",
-                f"{net.activation} is not homogeneous, and there is no gate beside it",
-                "Only ReLU, ReLU² and gated units can be balanced.",
-            )
-            for path, net in networks(stack)
-            if net.gate is None and net.activation not in {"relu", "relu2", "identity"}
-        ]
+        """Activations that are not homogeneous, clamps, and units that a matrix turns at run time."""
+        return [obstacle for path, net in networks(stack) for obstacle in not_homogeneous(path, net)]
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Scales the units of each network."""
@@ -663,12 +608,7 @@ class Balance(AbstractStep):
         c = np.where(alive, (2 * ratio) ** (1 / 6) if square else ratio**0.25, 1.0)
         if self.power_of_two:
             c = 2.0 ** np.round(np.log2(c))
-        power = 2 if square else 1
-        label = "units scaled by powers of two" if self.power_of_two else "units balanced"
-        draft.edit(net.up, label, lambda W, rows: W * c[rows][:, None], by_rows=True)
-        if b is not None:
-            draft.set_offsets(net.up, b * c, label)
-        draft.edit(net.down, label, lambda W, rows: W / c**power, by_rows=True)
+        scale_units(net, 1 / c, draft, "units scaled by powers of two" if self.power_of_two else "units balanced")
 
 
 @dataclass(frozen=True)
@@ -950,7 +890,7 @@ class ScaleStream(AbstractStep):
                     draft.edit(part, label, lambda W, rows: W / c, by_rows=True)
                 elif self.scale_epsilon:
                     new[event.site.path] = replace(part, eps=part.eps * c**2)
-        return exchange_norms(stack, new)
+        return exchange(stack, new)
 
 
 def _streams(stack: Stack) -> list[Space]:
@@ -981,19 +921,6 @@ class ShiftTables(AbstractStep):
         if np.any(total):
             draft.edit(as_linear(first), label, lambda W, rows: W + total / first.scale, by_rows=True)
         return stack
-
-
-def _no_such_path(only: tuple[str, ...], sites: Sequence[Site], reason: str = "no norm has such a path") -> Obstacle:
-    """Patterns that fit no path, and the paths that there are."""
-    paths = [s.path for s in sites]
-    near = did_you_mean(only[0], paths)
-    return Obstacle(", ".join(only), f"{reason}{near}", f"Paths are {', '.join(paths[:4])}, ...")
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """The word that is nearest to a wrong one, as a question in brackets; "" if none is near."""
-    near = difflib.get_close_matches(word, list(words), 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 STEPS: dict[str, type[AbstractStep]] = {kind.word: kind for kind in AbstractStep.__subclasses__()}
@@ -1029,13 +956,16 @@ def _calls(text: str) -> str:
     return ", ".join(names[found[0]] for found in near if found) or "rw.steps.FoldNorms()"
 
 
-def parse(text: str, seed: int = 0) -> list[AbstractStep]:
+def parse(text: str, seed: int = 0, alpha: float = 0.5) -> list[AbstractStep]:
     """Steps from their names, as in the command line.
 
     Args:
         text: names, separated by commas. A value may follow: `fold=PATH`, `centre=PATH`, `centre-readers=PATH` and
-            `rms=PATH` with a pattern of paths, `balance=power-of-two`, `drop-key-bias=unrotated`, `scale=FACTOR`.
+            `rms=PATH` and `flash-norm=PATH` with a pattern of paths, `balance=power-of-two`, `drop-key-bias=unrotated`,
+            `scale=FACTOR`, `rotate=BLOCK`, `turn-units=BLOCK` and `turn-queries-and-keys=BLOCK` with a number of rows,
+            `scale-channels=FILE` and `smooth=FILE` with a file as `channels.read_vectors` reads it.
         seed: of random rotations.
+        alpha: α of `smooth`.
 
     Returns:
         The steps.
@@ -1043,9 +973,10 @@ def parse(text: str, seed: int = 0) -> list[AbstractStep]:
     Raises:
         TypeError: if it is no text.
         ValueError: naming a step or a value that there is not.
+        OSError: if a file cannot be read.
 
-    >>> parse("untie,fold=blocks.*.attention_norm,rotate", seed=3)
-    [Untie(), FoldNorms(only=('blocks.*.attention_norm',)), Rotate(seed=3, matrix=None, hadamard=True)]
+    >>> parse("untie,fold=blocks.*.attention_norm,rotate=64", seed=3)
+    [Untie(), FoldNorms(only=('blocks.*.attention_norm',)), Rotate(seed=3, matrix=None, hadamard=True, block=64)]
     """
     if not isinstance(text, str):
         raise TypeError(f"steps must be a text, such as 'untie,fold,rotate'; got {shown(text)}")
@@ -1060,6 +991,15 @@ def parse(text: str, seed: int = 0) -> list[AbstractStep]:
                 found.append(ScaleStream(float(value)))
             except ValueError as error:
                 raise ValueError(f"scale needs a factor, such as scale=2; got {item!r}") from error
+        elif kind in {ScaleChannels, Smooth}:
+            if not value:
+                raise ValueError(f"{word} needs a file, such as {word}=scales.safetensors; got {item!r}")
+            vectors = read_vectors(Path(value))
+            found.append(ScaleChannels(vectors) if kind is ScaleChannels else Smooth(vectors, alpha))
+        elif value and "block" in kind.__dataclass_fields__:
+            if not value.isdecimal():
+                raise ValueError(f"{word} takes a number of rows, such as {word}=64; got {item!r}")
+            found.append(Rotate(seed, block=int(value)) if kind is Rotate else kind(int(value)))
         elif value and "only" in kind.__dataclass_fields__:
             found.append(kind(only=(value,)))
         elif value and (word, value) not in {("balance", "power-of-two"), ("drop-key-bias", "unrotated")}:

@@ -58,6 +58,10 @@ def actions_of(
         actions.append(
             "the stream's coordinates were permuted or changed sign" if shuffled else "the stream was rotated"
         )
+    for name, what in (("units", "hidden units"), ("queries_and_keys", "queries and keys")):
+        if (name in first.turned) != (name in second.turned):
+            still = "" if name in second.turned else "no longer "
+            actions.append(f"{what} are {still}turned when the model runs")
     if small:
         actions += _inner(first, second, sites)
     if found.logits > max(ROUNDINGS * found.log_probabilities, TOLERANCE):

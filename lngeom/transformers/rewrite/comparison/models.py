@@ -17,6 +17,7 @@ from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positio
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
 from lngeom.transformers.rewrite.layouts import describe
+from lngeom.transformers.rewrite.online import online, without_online
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class Model:
         word: "before" or "after".
         stack: the description.
         arrays: its arrays, in float64 when they are read.
+        turned: what matrices turn when it runs, as of `online`. They are taken back into the arrays.
     """
 
     word: str
     stack: Stack
     arrays: Draft
+    turned: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -107,8 +110,8 @@ def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None)
             f"{word} must be a folder, a pair of description and arrays as of lg.rewrite.load, or a model of the "
             f"transformers package; got {shown(given)}"
         )
-    model = Model(word, stack, Draft(weights))
-    if faults := not_finite(stack.arrays, Rounded(model.arrays.copy())):
+    model = Model(word, *without_online(stack, Draft(weights)), tuple(online(stack)))
+    if faults := not_finite(model.stack.arrays, Rounded(model.arrays.copy())):
         raise ValueError(f"{word}: {faults[0]} ({len(faults)} in all): there is nothing to compare")
     return model
 

@@ -9,15 +9,22 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lngeom.transformers.description import Linear, Mixture, Stack, exchange_norms
+from lngeom.transformers.description import Linear, Mixture, Stack, exchange
 from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.layouts import encoders, gpt, llama, mixtures
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
+from lngeom.transformers.rewrite.online import with_online
 
 RMS_MARK = "lngeom_rms_"
 """What `model_type` begins with where RMSNorms stand in place of the family's LayerNorms. No other library knows it."""
+
+ONLINE_MARK = "lngeom_online_"
+"""What `model_type` begins with where matrices act at run time, which the option `lngeom_online` names."""
+
+FLASH_NORM = ("flash_norm", "flashnorm_folded")
+"""Options that say that gains of RMSNorms are folded, and may be absent from the files. Then they are 1."""
 
 _AFTER_LLAMA = (
     *(llama.llama, llama.mistral, llama.qwen2, llama.qwen3, llama.gemma, llama.gemma2, llama.gemma3_text, llama.olmo),
@@ -113,9 +120,7 @@ def options_and_stack(
     config: Mapping[str, Any], names: Container[str], ignore: Iterable[str] = ()
 ) -> tuple[Options, Stack]:
     """As `describe`, with the options that were read."""
-    kind = config.get("model_type")
-    marked = isinstance(kind, str) and kind.startswith(RMS_MARK)
-    kind = kind.removeprefix(RMS_MARK) if isinstance(kind, str) else ""
+    marks, kind = family_of(config)
     family = FAMILIES.get(kind)
     if family is None:
         raise ValueError(
@@ -125,7 +130,42 @@ def options_and_stack(
     options = Options(kind, config, names)
     options.check(ignore)
     stack = family(options)
-    return options, with_rms(stack) if marked else stack
+    if RMS_MARK in marks:
+        stack = with_rms(stack)
+    if ONLINE_MARK in marks:
+        stack = with_online(stack, config.get("lngeom_online"))
+    elif config.get("lngeom_online"):
+        raise ValueError(f"option 'lngeom_online' needs a model_type that begins with {ONLINE_MARK!r}")
+    if any(_flag(config, option) for option in FLASH_NORM):
+        stack = without_absent_gains(stack, names)
+    return options, stack
+
+
+def family_of(config: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
+    """The marks that `model_type` begins with, and the family that follows them; "" if it is no text."""
+    kind, marks = config.get("model_type"), []
+    while isinstance(kind, str) and (found := [mark for mark in (RMS_MARK, ONLINE_MARK) if kind.startswith(mark)]):
+        marks += found
+        kind = kind.removeprefix(found[0])
+    return tuple(marks), kind if isinstance(kind, str) else ""
+
+
+def _flag(config: Mapping[str, Any], option: str) -> bool:
+    """An option that is true or false; absent and null: false.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    found = config.get(option)
+    if found is not None and not isinstance(found, bool):
+        raise ValueError(f"option {option!r} must be true or false; got {found!r}")
+    return bool(found)
+
+
+def without_absent_gains(stack: Stack, names: Container[str]) -> Stack:
+    """The stack without the gains of RMSNorms that the files lack."""
+    absent = [n for n in stack.norms if n.part.kind == "rms" and n.part.gain is not None and n.part.gain not in names]
+    return exchange(stack, {n.path: replace(n.part, gain=None) for n in absent})
 
 
 def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> None:
@@ -198,4 +238,4 @@ def _stacked(stack: Stack) -> Iterator[tuple[str, int, int]]:
 def with_rms(stack: Stack) -> Stack:
     """The stack with RMSNorms in place of its LayerNorms."""
     layers = {n.path: replace(n.part, kind="rms") for n in stack.norms if n.part.kind == "layer"}
-    return exchange_norms(stack, layers)
+    return exchange(stack, layers)

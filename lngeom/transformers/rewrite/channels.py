@@ -1,0 +1,330 @@
+r"""Channel scales: outputs of a norm, of values or of hidden units divided by s, and columns of their readers times s.
+
+W(x / s ⊙ s) = Wx. SmoothQuant and AWQ choose s so that activations, or the weights that matter, are easier to
+quantize. Whatever chose it, the function stays the same where every reader takes its part.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lngeom.transformers.description import Attention, FeedForward, Linear, Norm, Site, Stack
+from lngeom.transformers.parts import shown
+from lngeom.transformers.rewrite.array_files import read_header
+from lngeom.transformers.rewrite.draft import Draft
+from lngeom.transformers.rewrite.step import (
+    AbstractStep,
+    Obstacle,
+    attentions,
+    bias,
+    did_you_mean,
+    gain,
+    networks,
+    not_homogeneous,
+    shared_with,
+    units,
+    width,
+)
+
+LEAST = 1e-5
+"""Smallest scale, and smallest weight that counts, as of SmoothQuant."""
+
+
+class Place(NamedTuple):
+    """Where channels can be scaled.
+
+    Attributes:
+        site: the norm, the map to the values, or the map to the hidden units.
+        count: how many channels it has.
+        readers: the maps whose columns are the channels.
+        inner: the attention or the network that holds values or units; None at a norm.
+    """
+
+    site: Site
+    count: int
+    readers: tuple[Site, ...]
+    inner: Attention | FeedForward | None = None
+
+    @property
+    def names(self) -> Iterator[str]:
+        """What it may be called: its path, its array, its module."""
+        part = self.site.part
+        array = part.gain if isinstance(part, Norm) else part.weight
+        yield from filter(None, (self.site.path, array, array and array.removesuffix(".weight")))
+
+
+def places(stack: Stack, draft: Draft) -> Iterator[Place]:
+    """Norms that only linear maps read, values, and hidden units, in order."""
+    for norm in stack.norms:
+        space = stack.output_space(norm)
+        if not space.residual and not any(isinstance(reader.part, Norm) for reader in space.readers):
+            yield Place(norm, width(stack, draft), tuple(space.readers))
+    for path, a in attentions(stack):
+        yield Place(Site(f"{path}.value", a.value), a.kv_heads * a.value_width, (Site(f"{path}.output", a.output),), a)
+    for path, net in networks(stack):
+        yield Place(Site(f"{path}.up", net.up), units(net, draft), (Site(f"{path}.down", net.down),), net)
+
+
+@dataclass(frozen=True)
+class ScaleChannels(AbstractStep):
+    r"""Folds given scales s of channels into the arrays around them.
+
+    - A norm: γ ← γ / s, β ← β / s; W ← W diag(s) for all its readers, routers included.
+    - Values: W_V ← diag(1/s) W_V, b_V ← b_V / s; W_O ← W_O diag(s) for every query head of the group.
+    - Hidden units, of ReLU, ReLU² or beside a gate: w₁, b₁ ← w₁/s, b₁/s; w₂ ← w₂ s (w₂ s² for ReLU²).
+      Without a gate s > 0.
+
+    Attributes:
+        scales: s by place: by path ("blocks.0.attention_norm", "blocks.0.attention.value", "blocks.0.feed_forward.up"),
+            by the name of the array ("model.layers.0.input_layernorm.weight"), or by that without ".weight".
+    """
+
+    scales: Mapping[str, Any]
+    word = "scale-channels"
+    identity = "W diag(s) (x / s) = W x, for every reader of the channels x"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scales, Mapping) or not self.scales:
+            raise TypeError(f"scales must be a dict from places to vectors; got {shown(self.scales)}")
+
+    def _found(self, stack: Stack, draft: Draft) -> Iterator[tuple[Place, np.ndarray]]:
+        """Each place with its scales.
+
+        Raises:
+            ValueError: naming what is no place, or no vector of finite scales other than zero.
+        """
+        known = {name: place for place in places(stack, draft) for name in place.names}
+        taken: dict[str, str] = {}
+        for name, given in self.scales.items():
+            if name not in known:
+                paths = list(dict.fromkeys(place.site.path for place in known.values()))
+                raise ValueError(
+                    f"no channels are called {name!r}{did_you_mean(str(name), known)}: scales belong to norms that "
+                    f"only linear maps read, to values and to hidden units, such as {', '.join(paths[:3])}"
+                )
+            place, s = known[name], np.asarray(given, np.float64)
+            if (first := taken.setdefault(place.site.path, name)) != name:
+                raise ValueError(f"{first!r} and {name!r} are the same channels: give their scales once")
+            if s.shape != (place.count,):
+                raise ValueError(f"{name!r} has {place.count} channels; got scales of shape {s.shape}")
+            if (wrong := s[~np.isfinite(s) | (s == 0)]).size:
+                raise ValueError(f"scales must be finite and not zero; those of {name!r} hold {wrong[0]}")
+            yield place, s
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Norms without a gain, shared arrays, activations that are not homogeneous, scales of units below zero."""
+        found = []
+        for place, s in self._found(stack, draft):
+            part, where = place.site.part, str(place.site)
+            if isinstance(part, Norm):
+                if part.gain is None:
+                    found.append(Obstacle(where, "it has no gain that could take 1/s", "Give it a gain of ones."))
+                found += [
+                    Obstacle(where, f"it shares {name!r} with {other.path}", "Give each an array of its own first.")
+                    for other in stack.norms
+                    for name in filter(None, (part.gain, part.bias))
+                    if other != place.site and name in {other.part.gain, other.part.bias}
+                ]
+            elif isinstance(place.inner, FeedForward):
+                found += not_homogeneous(place.site.path.removesuffix(".up"), place.inner)
+                if (s < 0).any() and place.inner.gate is None and place.inner.activation != "identity":
+                    found.append(Obstacle(where, "a scale is negative, and its activation sees the sign", ""))
+            for reader in place.readers:
+                if (shared := shared_with(stack, reader)) is not None:
+                    remedy = (
+                        "Untie first (untie)." if reader.path == "head.linear" else "Give each its own matrix first."
+                    )
+                    reason = f"it reads {place.site.path}, and shares its matrix with {shared}"
+                    found.append(Obstacle(str(reader), reason, remedy))
+        return found
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Scales each place."""
+        for place, s in self._found(stack, draft):
+            scale(place, s, draft, width(stack, draft))
+        return stack
+
+
+def scale(place: Place, s: np.ndarray, draft: Draft, d: int) -> None:
+    """Divides the channels of a place by s [channels], and multiplies the columns of their readers."""
+    part, label = place.site.part, "channels scaled"
+    if isinstance(part, Norm):
+        if part.gain is not None:
+            draft.set(part.gain, gain(draft, part, d) / s - part.offset, label)
+        if part.bias is not None:
+            draft.set(part.bias, bias(draft, part, d) / s, label)
+    elif isinstance(place.inner, FeedForward):
+        scale_units(place.inner, s, draft, label)
+        return
+    else:
+        scale_rows(part, s, draft, label)
+    columns = s
+    if isinstance(place.inner, Attention):
+        columns = np.repeat(s.reshape(place.inner.kv_heads, -1), place.inner.group, 0).reshape(-1)
+    for reader in place.readers:
+        draft.edit(reader.part, label, lambda W, rows: W * columns, by_rows=True)
+
+
+def scale_rows(part: Linear, s: np.ndarray, draft: Draft, label: str) -> None:
+    """Divides the outputs of a map by s."""
+    draft.edit(part, label, lambda W, rows: W / s[rows][:, None], by_rows=True)
+    if (b := draft.offsets(part)) is not None:
+        draft.set_offsets(part, b / s, label)
+
+
+def scale_units(net: FeedForward, s: np.ndarray, draft: Draft, label: str) -> None:
+    """Divides what enters hidden units by s, ReLU² or the linear factor of a gate, and multiplies what leaves them."""
+    scale_rows(net.up, s, draft, label)
+    columns = s**2 if net.gate is None and net.activation == "relu2" else s
+    draft.edit(net.down, label, lambda W, rows: W * columns, by_rows=True)
+
+
+@dataclass(frozen=True)
+class Smooth(AbstractStep):
+    r"""SmoothQuant: scales of the channels of norms from the largest activations, folded as by `ScaleChannels`.
+
+    $s_j = \max|x_j|^\alpha / \max_i|W_{ij}|^{1-\alpha}$, at least 10⁻⁵, over all readers W of a norm (Xiao et al.,
+    2023, Eq. 4).
+
+    Attributes:
+        largest: max |x_j| [d] of the input of some readers of a norm, by the reader: its path
+            ("blocks.0.attention.query"), its array, or its array's name without ".weight". Of readers of one norm the
+            larger ones count. Other maps are left out: their inputs are no outputs of a norm.
+        alpha: α, from 0 to 1.
+    """
+
+    largest: Mapping[str, Any]
+    alpha: float = 0.5
+    word = "smooth"
+    identity = ScaleChannels.identity
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.largest, Mapping) or not self.largest:
+            raise TypeError(f"largest must be a dict from maps to vectors; got {shown(self.largest)}")
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be a number from 0 to 1; got {shown(self.alpha)}")
+
+    def scales(self, stack: Stack, draft: Draft) -> ScaleChannels:
+        """The step with the scales.
+
+        Raises:
+            ValueError: naming what is no map, or no vector of finite numbers that are at least zero.
+        """
+        d, known = width(stack, draft), {}
+        for site in stack.linears:
+            names = (site.path, site.part.weight, site.part.weight.removesuffix(".weight"))
+            known |= {name: (*known.get(name, ()), site.part) for name in names}
+        largest: dict[Linear, np.ndarray] = {}
+        for name, given in self.largest.items():
+            if name not in known:
+                raise ValueError(f"no linear map is called {name!r}{did_you_mean(str(name), known)}")
+            a = np.asarray(given, np.float64)
+            if a.ndim != 1 or not np.all(np.isfinite(a)) or np.any(a < 0):
+                raise ValueError(f"{name!r} must have a vector of finite numbers, none below zero; got shape {a.shape}")
+            largest |= dict.fromkeys(known[name], a)
+        found = {}
+        for place in places(stack, draft):
+            readers = [reader.part for reader in place.readers]
+            seen = {reader: largest[reader] for reader in readers if reader in largest}
+            if place.inner is not None or not seen or place.site.part.gain is None:
+                continue
+            if wrong := [reader.weight for reader, a in seen.items() if a.shape != (d,)]:
+                raise ValueError(f"{wrong[0]!r} has {d} inputs; got {len(largest[next(iter(seen))])} numbers for them")
+            a = np.max(list(seen.values()), 0)
+            weights = np.max([np.abs(draft.matrix(reader)).max(0) for reader in readers], 0)
+            found[place.site.path] = np.maximum(a**self.alpha / np.maximum(weights, LEAST) ** (1 - self.alpha), LEAST)
+        if not found:
+            raise ValueError("none of the maps with largest activations reads a norm that has a gain")
+        return ScaleChannels(found)
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Those of `ScaleChannels`."""
+        return self.scales(stack, draft).obstacles(stack, draft)
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Scales each norm."""
+        return self.scales(stack, draft).run(stack, draft)
+
+
+def read_vectors(path: Path) -> dict[str, Any]:
+    """Vectors by name from a file.
+
+    Args:
+        path: `.safetensors`, `.npz` or `.json` with vectors by name; `.pt` or `.pth` with tensors by name, as
+            SmoothQuant writes them, or with the list "scale" of AWQ, whose entries are (what is divided, its readers,
+            scales). The latter need torch.
+
+    Returns:
+        The vectors. Of AWQ: by what is divided.
+
+    Raises:
+        ValueError: if the file holds something else, has another format, or torch is missing.
+        OSError: if it cannot be read.
+    """
+    if path.suffix == ".safetensors":
+        found: Any = {name: np.asarray(array[:]) for name, array in read_header(path)[0].items()}
+    elif path.suffix == ".npz":
+        try:
+            with np.load(path) as arrays:
+                found = dict(arrays)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{path} is no .npz file: {error}") from error
+    elif path.suffix == ".json":
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from error
+    elif path.suffix in {".pt", ".pth"}:
+        found = _of_torch(path)
+    else:
+        raise ValueError(f"vectors are read from .safetensors, .npz, .json, .pt and .pth; got {path}")
+    if isinstance(found, dict) and isinstance(found.get("scale"), Sequence) and not isinstance(found["scale"], str):
+        return _of_awq(path, found["scale"])
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"{path} must hold vectors by name; it holds {shown(found)}")
+    return {str(name): _vector(path, name, value) for name, value in found.items()}
+
+
+def _vector(path: Path, name: Any, value: Any) -> np.ndarray:
+    """One vector in float64.
+
+    Raises:
+        ValueError: naming what is none.
+    """
+    try:
+        value = value.detach().double().cpu().numpy() if hasattr(value, "detach") else value
+        found = np.asarray(value).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name!r} in {path} is no vector of numbers; got {shown(value)}") from error
+    return found.reshape(-1) if found.size == max(found.shape, default=0) else found
+
+
+def _of_torch(path: Path) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError(
+            f"{path} is read by torch, which is not installed: save its vectors as .safetensors"
+        ) from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # whatever the file is, it holds no tensors
+        raise ValueError(f"{path} holds no tensors that torch loads: {str(error).splitlines()[0]}") from error
+
+
+def _of_awq(path: Path, entries: Sequence[Any]) -> dict[str, Any]:
+    """Scales of AWQ by what is divided."""
+    found: dict[str, Any] = {}
+    for entry in entries:
+        if not isinstance(entry, Sequence) or len(entry) != 3 or not isinstance(entry[0], str):
+            raise ValueError(f"entries of 'scale' in {path} must be (what is divided, its readers, scales)")
+        if entry[0] in found:
+            raise ValueError(f"{path} has two scales for {entry[0]!r}")
+        found[entry[0]] = _vector(path, entry[0], entry[2])
+    return found

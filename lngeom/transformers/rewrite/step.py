@@ -1,0 +1,175 @@
+"""What a rewrite is: what it needs, what it does, and what its refusals say. The rewrites themselves are in `steps`."""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from lngeom._core.numerics import WITNESS
+from lngeom.transformers.description import Attention, FeedForward, Linear, Norm, Site, Stack, Table
+from lngeom.transformers.parts import Part
+from lngeom.transformers.rewrite.draft import Draft
+
+
+class Obstacle(NamedTuple):
+    """Why a step would change the function.
+
+    Attributes:
+        site: the norm, reader or writer at fault.
+        reason: what is wrong with it.
+        remedy: what to do.
+    """
+
+    site: str
+    reason: str
+    remedy: str
+
+
+class Refused(ValueError):
+    """A step would change the function.
+
+    Attributes:
+        obstacles: what is at fault.
+        difference: largest relative difference of logits (of log-probabilities where logits may move) that the step
+            made on this model when it was applied all the same; NaN where it could not be applied.
+    """
+
+    def __init__(
+        self, step: str, obstacles: list[Obstacle], difference: float = float("nan"), faults: Sequence[str] = ()
+    ) -> None:
+        self.obstacles, self.difference = obstacles, difference
+        first, others = obstacles[0], len(obstacles) - 1
+        measured = f"Applied all the same, it changes this model's outputs by {difference:.1e} of the largest."
+        if not np.isfinite(difference):
+            measured = "Applied all the same, it gives no finite outputs."
+        elif difference <= WITNESS:
+            measured = f"{measured[:-1]}; with other weights it changes more."
+        where = first.site + (f" and at {others} other place{'s' * (others > 1)}" if others else "")
+        super().__init__(
+            " ".join(
+                filter(
+                    None,
+                    (
+                        f"{step} refused at {where}: {first.reason}.",
+                        first.remedy,
+                        measured,
+                        f"Note that {faults[0]}." if faults else "",
+                    ),
+                )
+            )
+        )
+
+
+class AbstractStep(Part, ABC):
+    """A rewrite.
+
+    Attributes:
+        word: its name in the command line.
+        identity: the algebra that makes it exact.
+        moves_logits: whether only log-probabilities stay.
+    """
+
+    word: ClassVar[str]
+    identity: ClassVar[str]
+    moves_logits: ClassVar[bool] = False
+
+    @abstractmethod
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Why the step would change this model's function; empty if it is exact."""
+
+    @abstractmethod
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Changes the draft, whether or not there are obstacles, and returns the new description."""
+
+
+def gain(draft: Draft, norm: Norm, d: int) -> np.ndarray:
+    """γ [d]."""
+    return np.ones(d) if norm.gain is None else norm.offset + draft[norm.gain]
+
+
+def bias(draft: Draft, norm: Norm, d: int) -> np.ndarray:
+    """β [d]."""
+    return np.zeros(d) if norm.bias is None else draft[norm.bias]
+
+
+def width(stack: Stack, draft: Draft) -> int:
+    """d, the width of the stream."""
+    return draft.shape(stack.tables[0].weight)[-1]
+
+
+def chosen(site: Site, only: tuple[str, ...]) -> bool:
+    """Whether a path matches one of the patterns, or there are none."""
+    return not only or any(fnmatchcase(site.path, pattern) for pattern in only)
+
+
+def as_linear(part: Linear | Table) -> Linear:
+    """A table as the map whose rows are its rows."""
+    return Linear(part.weight) if isinstance(part, Table) else part
+
+
+def shared_with(stack: Stack, site: Site) -> str | None:
+    """Another part that uses the same entries of an array."""
+    part: Linear = as_linear(site.part)
+    for i, table in enumerate(stack.tables):
+        if table.weight == part.weight and site.path != f"tables.{i}":
+            return f"tables.{i} ({table.weight})"
+    for other in stack.linears:
+        same = other.part.weight == part.weight and other.part.expert == part.expert
+        if same and other.path != site.path and _overlap(other.part, part):
+            return str(other)
+    return None
+
+
+def _overlap(a: Linear, b: Linear) -> bool:
+    return a.rows is None or b.rows is None or bool(np.intersect1d(a.rows.indices(), b.rows.indices()).size)
+
+
+def attentions(stack: Stack) -> Iterator[tuple[str, Attention]]:
+    """Attention of each block, with its path."""
+    for i, block in enumerate(stack.blocks):
+        yield f"blocks.{i}.attention", block.attention
+
+
+def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:
+    """Feed-forward network or experts of each block, with their paths."""
+    for i, block in enumerate(stack.blocks):
+        if isinstance(block.feed_forward, FeedForward):
+            yield f"blocks.{i}.feed_forward", block.feed_forward
+        else:
+            yield from ((f"blocks.{i}.feed_forward.{at}", expert) for at, expert in block.feed_forward.networks())
+
+
+def no_such_path(only: tuple[str, ...], sites: Sequence[Site], reason: str = "no norm has such a path") -> Obstacle:
+    """Patterns that fit no path, and the paths that there are."""
+    paths = [s.path for s in sites]
+    near = did_you_mean(only[0], paths)
+    return Obstacle(", ".join(only), f"{reason}{near}", f"Paths are {', '.join(paths[:4])}, ...")
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """The word that is nearest to a wrong one, as a question in brackets; "" if none is near."""
+    near = difflib.get_close_matches(word, list(words), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def units(net: FeedForward, draft: Draft) -> int:
+    """How many hidden units a network has."""
+    return net.down.sizes(draft.shape(net.down.weight))[1]
+
+
+def not_homogeneous(path: str, net: FeedForward) -> Iterator[Obstacle]:
+    """Why the hidden units of a network cannot be scaled: their activation, a clamp, a matrix that turns them."""
+    where = f"{path} ({net.up.weight})"
+    if net.clamp is not None:
+        yield Obstacle(where, f"its linear factor is clamped at {net.clamp:g}", "Leave the units.")
+    if net.hadamard is not None:
+        yield Obstacle(where, "a matrix turns its units at run time", "Scale them first, and turn them last.")
+    if net.gate is None and net.activation not in {"relu", "relu2", "identity"}:
+        yield Obstacle(
+            where,
+            f"{net.activation} is not homogeneous, and there is no gate beside it",
+            "Only ReLU, ReLU² and gated units can be scaled.",
+        )

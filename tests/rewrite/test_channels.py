@@ -1,0 +1,216 @@
+"""Given scales of channels, and gains that are left out: the function stays, or the step is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from lngeom.rewrite import steps as do
+from lngeom.transformers import rewrite as rw
+from lngeom.transformers.rewrite.certificate import outputs
+from lngeom.transformers.rewrite.channels import places, read_vectors
+from lngeom.transformers.rewrite.draft import Draft
+
+from tests.rewrite.test_steps import TOKENS, model
+
+
+def scales_of(stack, weights, seed=0, names=lambda place: place.site.path):
+    """Scales between 1/4 and 4 for every place of a stack."""
+    draw = np.random.default_rng(seed)
+    return {names(place): 4 ** draw.uniform(-1, 1, place.count) for place in places(stack, Draft(weights))}
+
+
+def apart(stack, weights, found):
+    before, after = outputs(stack, weights, TOKENS), outputs(found.stack, found.weights, TOKENS)
+    return np.abs(before - after).max() / np.abs(before).max()
+
+
+KINDS = {
+    "llama": [],
+    "gemma": [do.Untie()],
+    "qwen2": [do.Untie()],
+    "mixtral": [],
+    "qwen2_moe": [],
+    "phi3": [],
+    "glm4": [],
+    "opt": [do.Untie()],
+    "nemotron": [],
+    "granite": [],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_given_scales_change_arrays_and_no_function(kind):
+    stack, weights = model(kind)
+    scales = scales_of(stack, weights)
+    assert {path.rpartition(".")[2] for path in scales} >= {"value", "up", "attention_norm"}
+    found = rw.apply(stack, weights, [*KINDS[kind], do.ScaleChannels(scales)])
+    assert found.certificate.passed, found.certificate
+    assert apart(stack, weights, found) < 1e-12
+    changed = found.draft.labels
+    assert all("channels scaled" in changed[site.part.weight] for site in stack.linears if "value" in site.path)
+
+
+def test_places_are_called_by_path_array_or_module():
+    stack, weights = model("llama")
+    s = np.array([*range(1, 17)], float)
+    for name in ("blocks.0.attention_norm", "model.layers.0.input_layernorm.weight", "model.layers.0.input_layernorm"):
+        found = rw.apply(stack, weights, [do.ScaleChannels({name: s})])
+        gain = "model.layers.0.input_layernorm.weight"
+        np.testing.assert_allclose(found.weights[gain], weights[gain] / s)
+        query = "model.layers.0.self_attn.q_proj.weight"
+        np.testing.assert_allclose(found.weights[query], weights[query] * s)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "words"),
+    [
+        ("llama", {"blocks.9.attention_norm": np.ones(16)}, "no channels are called"),
+        ("llama", {"blocks.0.attention_nrm": np.ones(16)}, "did you mean 'blocks.0.attention_norm'"),
+        ("llama", {"blocks.0.attention.query": np.ones(16)}, "no channels are called"),
+        ("llama", {"blocks.0.attention_norm": np.ones(15)}, "has 16 channels"),
+        ("llama", {"blocks.0.attention_norm": np.zeros(16)}, "not zero"),
+        ("llama", {"blocks.0.attention_norm": np.full(16, np.nan)}, "finite"),
+        (
+            "llama",
+            {"blocks.0.attention_norm": np.ones(16), "model.layers.0.input_layernorm": np.ones(16)},
+            "the same channels",
+        ),
+        ("gpt2", {"blocks.0.feed_forward.up": np.full(32, 2.0)}, "gelu_tanh is not homogeneous"),
+        ("olmo", {"blocks.0.attention_norm": np.full(16, 2.0)}, "no gain that could take"),
+        ("gemma", {"final": np.full(16, 2.0)}, "untie"),
+        ("opt", {"blocks.0.feed_forward.up": np.full(32, -2.0)}, "negative"),
+        ("gpt_oss", {"blocks.0.feed_forward.experts.0.up": np.full(24, 2.0)}, "clamped"),
+    ],
+)
+def test_scales_that_fit_nothing_are_refused(kind, scales, words):
+    stack, weights = model(kind)
+    scales = {
+        k: v if v.size != 32 and v.size != 24 else np.full(units_of(stack, weights, k), v[0]) for k, v in scales.items()
+    }
+    with pytest.raises(ValueError, match=words):
+        rw.apply(stack, weights, [do.ScaleChannels(scales)])
+
+
+def units_of(stack, weights, name):
+    return next(place.count for place in places(stack, Draft(weights)) if name in place.names)
+
+
+def test_a_reader_that_is_left_out_is_noticed():
+    stack, weights = model("mixtral")
+    scales = {"blocks.0.feed_forward_norm": scales_of(stack, weights)["blocks.0.feed_forward_norm"]}
+    found = rw.apply(stack, weights, [do.ScaleChannels(scales)])
+    router = stack.blocks[0].feed_forward.router.weight
+    forgotten = rw.certify((stack, weights), (found.stack, dict(found.weights) | {router: weights[router]}))
+    assert forgotten.verdict == "different"
+    assert rw.certify((stack, weights), (found.stack, found.weights)).verdict == "same"
+
+
+def test_smoothing_is_that_of_smoothquant():
+    stack, weights = model("llama")
+    draw = np.random.default_rng(1)
+    largest = {f"model.layers.0.self_attn.{m}_proj": draw.uniform(0, 9, 16) for m in "qkv"}
+    largest["model.layers.0.self_attn.o_proj"] = draw.uniform(0, 9, 16)  # no norm is before it: left out
+    largest["model.layers.0.self_attn.q_proj"][3] = 0
+    largest["model.layers.0.self_attn.k_proj"][3] = 0
+    largest["model.layers.0.self_attn.v_proj"][3] = 0
+    found = rw.apply(stack, weights, [do.Smooth(largest, alpha=0.7)])
+    a = np.max([largest[f"model.layers.0.self_attn.{m}_proj"] for m in "qkv"], 0)
+    readers = np.concatenate([weights[f"model.layers.0.self_attn.{m}_proj.weight"] for m in "qkv"])
+    s = np.maximum(a**0.7 / np.abs(readers).max(0) ** 0.3, 1e-5)
+    gain = "model.layers.0.input_layernorm.weight"
+    np.testing.assert_allclose(found.weights[gain], weights[gain] / s, rtol=1e-12)
+    later = "model.layers.1.input_layernorm.weight"
+    np.testing.assert_array_equal(found.weights[later], weights[later])
+    assert apart(stack, weights, found) < 1e-12
+    for bad in ({}, [1.0]):
+        with pytest.raises(TypeError, match="largest must be"):
+            do.Smooth(bad)
+    for alpha in (-0.1, 1.5, np.nan, "0.5", True):
+        with pytest.raises(ValueError, match="alpha"):
+            do.Smooth(largest, alpha)
+    for wrong, words in (
+        ({"model.layers.0.self_attn.q_proj": np.ones(15)}, "16 inputs"),
+        ({"model.layers.0.self_attn.q_proj": -np.ones(16)}, "below zero"),
+        ({"model.layers.7.self_attn.q_proj": np.ones(16)}, "no linear map"),
+        ({"model.layers.0.self_attn.o_proj": np.ones(16)}, "none of the maps"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            rw.apply(stack, weights, [do.Smooth(wrong)])
+
+
+def test_vectors_are_read_from_files(tmp_path):
+    vectors = {"a": np.arange(3.0), "b": np.ones(2)}
+    np.savez(tmp_path / "v.npz", **vectors)
+    (tmp_path / "v.json").write_text(json.dumps({k: v.tolist() for k, v in vectors.items()}))
+    for name in ("v.npz", "v.json"):
+        found = read_vectors(tmp_path / name)
+        assert set(found) == {"a", "b"}
+        np.testing.assert_array_equal(found["a"], vectors["a"])
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "bad.npz").write_text("{")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "text.json").write_text('{"a": "b"}')
+    (tmp_path / "v.txt").write_text("")
+    for name, words in (
+        ("bad.json", "is no JSON"),
+        ("bad.npz", "npz"),
+        ("list.json", "vectors by name"),
+        ("text.json", "no vector of numbers"),
+        ("v.txt", "are read from"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read_vectors(tmp_path / name)
+    with pytest.raises(OSError, match="none"):
+        read_vectors(tmp_path / "none.npz")
+
+
+@pytest.mark.peers
+def test_files_of_awq_and_smoothquant_are_read(tmp_path):
+    torch = pytest.importorskip("torch")
+    stack, weights = model("llama")
+    scales = scales_of(stack, weights, names=lambda place: list(place.names)[-1])
+    entries = [(name, ["some.reader"], torch.tensor(s).reshape(1, -1)) for name, s in scales.items()]
+    torch.save({"scale": entries, "clip": []}, tmp_path / "awq.pt")
+    found = read_vectors(tmp_path / "awq.pt")
+    assert set(found) == set(scales)
+    out = rw.apply(stack, weights, [do.ScaleChannels(found)])
+    assert apart(stack, weights, out) < 1e-12
+    torch.save({"model.layers.0.self_attn.q_proj": torch.ones(16, dtype=torch.bfloat16)}, tmp_path / "act.pt")
+    rw.apply(stack, weights, [do.Smooth(read_vectors(tmp_path / "act.pt"))])
+    torch.save({"scale": [entries[0], entries[0]]}, tmp_path / "twice.pt")
+    torch.save({"scale": [("a", "b")]}, tmp_path / "short.pt")
+    (tmp_path / "no.pt").write_text("no")
+    for name, words in (("twice.pt", "two scales"), ("short.pt", "entries of"), ("no.pt", "no tensors")):
+        with pytest.raises(ValueError, match=words):
+            read_vectors(tmp_path / name)
+
+
+def test_gains_are_folded_and_left_out():
+    stack, weights = model("llama")
+    found = rw.apply(stack, weights, [do.FlashNorm()])
+    assert found.certificate.passed
+    gone = {n.part.gain for n in stack.norms if n.path.startswith("blocks.")}
+    assert set(found.weights) == set(weights) - gone
+    assert found.stack.final == stack.final
+    assert all(n.part.gain is None for n in found.stack.norms if n.path.startswith("blocks."))
+    assert apart(stack, weights, found) < 1e-12
+    everything = rw.apply(stack, weights, [do.FlashNorm(only=("*",)), do.Rotate(seed=1)])
+    assert all(n.part.gain is None for n in everything.stack.norms)
+    assert apart(stack, weights, everything) < 1e-12
+    assert rw.certify((stack, weights), (found.stack, found.weights)).verdict == "same"
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "words"),
+    [
+        ("gpt2", do.FlashNorm(), "no block has one"),
+        ("gpt2", do.FlashNorm(only=("blocks.0.attention_norm",)), "it is no RMSNorm"),
+        ("bert", do.FlashNorm(), "no block has one"),
+        ("olmo2", do.FlashNorm(only=("*writing_norm",)), "residual stream"),
+        ("gemma", do.FlashNorm(only=("final",)), "untie"),
+        ("llama", do.FlashNorm(only=("nothing",)), "no norm has such a path"),
+    ],
+)
+def test_gains_that_cannot_be_left_out_are_refused(kind, step, words):
+    with pytest.raises(ValueError, match=words):
+        rw.apply(*model(kind), [step])
