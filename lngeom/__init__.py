@@ -27,7 +27,7 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.transformers`, descriptions of transformers: `Attention`, `Block`, `FeedForward`, `Head`, `Linear`,
   `Mixture`, `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
 - `lngeom.transformers.rewrite`, exact rewrites of transformers: `Certificate`, `Comparison`, `Refused`, `Rewritten`,
-  `apply`, `canonical`, `certify`, `check_description`, `equivalent`, `load`, `save`, `steps`, which has a class for
+  `apply`, `canonical`, `certify`, `check_description`, `load`, `save`, `steps`, which has a class for
   each step.
 - `lngeom.nn`, layers and recurrent cells: `GRU`, `LSTM`, `RNN`, `BatchNorm`, `GroupNorm`, `LayerNorm`,
   `LayerNormGRU`, `LayerNormLSTM`, `LayerNormRNN`, `RMSNorm`, `WeightNorm`, `batch_norm`, `convert_layer_norm`,

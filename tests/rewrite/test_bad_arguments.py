@@ -112,7 +112,7 @@ def test_what_is_no_array_is_told_so(change, words):
     for call in (
         lambda: rw.apply(STACK, wrong, [do.FoldNorms()]),
         lambda: rw.canonical(STACK, wrong),
-        lambda: rw.equivalent((STACK, wrong), (STACK, WEIGHTS)),
+        lambda: rw.certify((STACK, wrong), (STACK, WEIGHTS)),
         lambda: rw.check_description(STACK, wrong, lambda tokens: tokens),
     ):
         with pytest.raises(TypeError, match=words):
@@ -145,9 +145,9 @@ def test_what_is_no_description_no_mapping_or_no_pair_is_told_so():
         with pytest.raises(TypeError, match=r"a model must be described \(lg.Stack\)"):
             rw.canonical(stack, WEIGHTS)
         with pytest.raises(TypeError, match=r"a model must be described|must be a pair"):
-            rw.equivalent((stack, WEIGHTS), (STACK, WEIGHTS))
-    with pytest.raises(TypeError, match="a model must be a pair"):
-        rw.equivalent(STACK, STACK)
+            rw.certify((stack, WEIGHTS), (STACK, WEIGHTS))
+    with pytest.raises(TypeError, match="before must be a folder, a pair"):
+        rw.certify(STACK, STACK)
     for weights in (None, [WEIGHTS], "x"):
         with pytest.raises(TypeError, match="arrays must be a dict"):
             rw.apply(STACK, weights, [do.FoldNorms()])

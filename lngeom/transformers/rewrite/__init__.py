@@ -6,7 +6,6 @@ from lngeom.transformers.rewrite.certificate import Certificate as Certificate
 from lngeom.transformers.rewrite.checkpoints import save as save
 from lngeom.transformers.rewrite.comparison.certifying import certify as certify
 from lngeom.transformers.rewrite.comparison.verdict import Comparison as Comparison
-from lngeom.transformers.rewrite.equivalent import equivalent as equivalent
 from lngeom.transformers.rewrite.folders import load as load
 from lngeom.transformers.rewrite.rewriting import (
     Rewritten as Rewritten,
@@ -24,7 +23,6 @@ __all__ = [
     "canonical",
     "certify",
     "check_description",
-    "equivalent",
     "load",
     "save",
     "steps",
