@@ -167,3 +167,172 @@ def test_bad_arguments_are_named():
         lg.laplace(network, PARAMS, X, Y, family=lg.families.Categorical(), prior_precision=0.0)
     with pytest.raises(ValueError, match="all zero"):
         posterior(PARAMS | {"gain": jnp.zeros(4)}, groups={"gain": None})
+
+
+# Priors by layer, the variance of the noise, variances that are outputs, masks.
+
+REGRESSION = {"first": {"w": drawn(7, 3, 5), "b": drawn(8, 5)}, "last": {"w": drawn(9, 5, 1), "b": drawn(10, 1)}}
+RESPONSES = jnp.sin(2 * X[:, :1]) + 0.3 * drawn(11, 30, 1)
+
+
+def regression(p, x):
+    return jnp.tanh(x @ p["first"]["w"] + p["first"]["b"][None]) @ p["last"]["w"] + p["last"]["b"][None]
+
+
+def regressed(family=None, params=REGRESSION, inputs=X, responses=RESPONSES, **options):
+    family = lg.families.Gaussian(0.5) if family is None else family
+    return lg.laplace(regression, params, inputs, responses, family=family, gauge=False, **options)
+
+
+def literal(precisions, variance, params=REGRESSION):
+    """Evidence and covariance at NEW of the regression, from the whole matrix."""
+    theta, unravel = ravel_pytree(params)
+    F = np.asarray(lg.fisher(regression, params, X, family=lg.families.Gaussian(variance)).as_matrix())
+    H = 30 * F + np.diag(precisions)
+    residual = np.asarray(regression(params, X) - RESPONSES)
+    likelihood = -0.5 * np.sum(residual**2) / variance - 15 * np.log(2 * np.pi * variance)
+    energy = 0.5 * np.sum(precisions * np.asarray(theta) ** 2)
+    J = np.asarray(jax.jacobian(lambda t: regression(unravel(t), NEW))(theta))
+    evidence = likelihood - energy + 0.5 * (np.sum(np.log(precisions)) - np.linalg.slogdet(H)[1])
+    return evidence, J @ np.linalg.inv(H) @ J.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("structure", ["exact", "low_rank"])
+def test_each_layer_may_have_a_prior_of_its_own(structure):
+    given = {"first": 0.3, "last": 2.0, "last.b": 0.01}
+    found = regressed(prior_precision=given, structure=structure, rank=25)
+    assert found.prior_precisions == pytest.approx({"first.b": 0.3, "first.w": 0.3, "last.b": 0.01, "last.w": 2.0})
+    each = np.concatenate([np.full(5, 0.3), np.full(15, 0.3), np.full(1, 0.01), np.full(5, 2.0)])
+    evidence, covariance = literal(each, 0.5)
+    assert found.log_evidence == pytest.approx(evidence, rel=1e-7)
+    np.testing.assert_allclose(found.covariance(NEW), covariance, rtol=1e-6)
+    draws = found.sample(jax.random.key(0), 20_000)
+    np.testing.assert_allclose(jnp.std(draws["last"]["w"], 0)[:, 0] ** 2, np.diag(inverse(each))[21:], rtol=0.1)
+
+
+def inverse(precisions):
+    F = np.asarray(lg.fisher(regression, REGRESSION, X, family=lg.families.Gaussian(0.5)).as_matrix())
+    return np.linalg.inv(30 * F + np.diag(precisions))
+
+
+@pytest.mark.parametrize("structure", ["exact", "kfac", "ekfac"])
+def test_precisions_of_layers_and_the_noise_are_found_by_the_evidence(structure):
+    found = regressed(structure=structure)
+    best = found.maximize_evidence(layers=True, noise=True)
+    assert best.log_evidence > found.maximize_evidence(noise=True).log_evidence > found.maximize_evidence().log_evidence
+    assert best.prior_precisions["first.w"] == best.prior_precisions["first.b"] != best.prior_precisions["last.w"]
+    if structure == "exact":
+        each = np.concatenate([np.full(leaf.size, best.prior_precisions[path]) for path, leaf in leaves()])
+        evidence, covariance = literal(each, best.family.dispersion)
+        assert best.log_evidence == pytest.approx(evidence, rel=1e-7)
+        np.testing.assert_allclose(best.covariance(NEW), covariance, rtol=1e-6)
+    for factors in ([1.1, 1.1, 1, 1], [0.9, 0.9, 1, 1], [1, 1, 1.1, 1.1], [1, 1, 0.9, 0.9]):
+        assert best._with_precisions(factors).log_evidence < best.log_evidence
+    for factor in (0.9, 1.1):
+        assert best._with_noise(factor * best.family.dispersion).log_evidence < best.log_evidence
+    alone = found.maximize_evidence(noise=True)
+    for factor in (0.9, 1.1):
+        assert replace(alone, prior_precision=factor * alone.prior_precision).log_evidence < alone.log_evidence
+        assert alone._with_noise(factor * alone.family.dispersion).log_evidence < alone.log_evidence
+
+
+def leaves():
+    return [(f"{layer}.{name}", REGRESSION[layer][name]) for layer in ("first", "last") for name in "bw"]
+
+
+def test_the_evidence_of_a_linear_model_is_the_marginal_likelihood():
+    def line(p, x):
+        return x @ p["w"]
+
+    y = X @ jnp.array([[1.0], [-2.0], [0.5]]) + 0.3 * drawn(11, 30, 1)
+    tau, variance = 0.7, 0.2
+    w = jnp.linalg.solve(X.T @ X / variance + tau * jnp.eye(3), X.T @ y / variance)
+    found = lg.laplace(line, {"w": w}, X, y, family=lg.families.Gaussian(variance), prior_precision=tau)
+    K = np.asarray(X @ X.T / tau + variance * jnp.eye(30))
+    exact = -0.5 * float(y[:, 0] @ np.linalg.solve(K, y[:, 0])) - 0.5 * np.linalg.slogdet(2 * np.pi * K)[1]
+    assert found.log_evidence == pytest.approx(exact, rel=1e-9)
+    np.testing.assert_allclose(
+        found.predict_variance(NEW, jax.random.key(0), 4000)[:, 0], variance + found.variance(NEW)[:, 0], rtol=0.05
+    )
+
+
+def test_rescaled_weights_have_the_same_posterior_with_priors_by_layer_too():
+    given = {"w": 0.1, "gain": 3.0, "head": 0.6}
+    before, after = (
+        lg.laplace(network, p, X, Y, family=lg.families.Categorical(), prior_precision=given) for p in (PARAMS, SCALED)
+    )
+    assert before.log_evidence == pytest.approx(after.log_evidence, rel=1e-9)
+    np.testing.assert_allclose(before.covariance(NEW), after.covariance(NEW), rtol=1e-6)
+    best = [found.maximize_evidence(layers=True) for found in (before, after)]
+    assert best[0].log_evidence == pytest.approx(best[1].log_evidence, rel=1e-6)
+    assert best[0].log_evidence > before.log_evidence
+    draws = best[0].sample(jax.random.key(5), 10)
+    np.testing.assert_allclose(jnp.sum((draws["w"] - PARAMS["w"][None]) * PARAMS["w"][None], (1, 2)), 0, atol=1e-9)
+
+
+def test_variances_may_be_outputs():
+    params = REGRESSION | {"last": {"w": 0.3 * drawn(9, 5, 2), "b": jnp.array([0.1, -1.0])}}
+    found = lg.laplace(
+        regression, params, X, RESPONSES, family=lg.families.HeteroscedasticGaussian(), gauge=False, prior_precision=0.4
+    )
+    mean, r = jnp.split(regression(params, X), 2, -1)
+    likelihood = jnp.sum(jax.scipy.stats.norm.logpdf(RESPONSES, mean, jnp.exp(r / 2)))
+    assert found.log_likelihood == pytest.approx(float(likelihood), rel=1e-9)
+    key = jax.random.key(3)
+    assert found.predict(NEW, key).shape == found.predict_variance(NEW, key).shape == (5, 1)
+    z, S = regression(params, NEW), found.covariance(NEW)
+    np.testing.assert_allclose(found.predict(NEW, key, 20_000)[:, 0], z[:, 0], atol=0.05)
+    noise = jnp.exp(z[:, 1] + S[:, 1, 1] / 2)  # the mean of a lognormal variable
+    np.testing.assert_allclose(found.predict_variance(NEW, key, 200_000)[:, 0], noise + S[:, 0, 0], rtol=0.05)
+    correlated = lg.families.MultivariateGaussian([[2.0, 0.5], [0.5, 1.0]])
+    both = lg.laplace(regression, params, X, jnp.tile(RESPONSES, (1, 2)), family=correlated, gauge=False)
+    known = both.predict_variance(NEW, key, 20_000)
+    np.testing.assert_allclose(known, jnp.array([[2.0, 1.0]]) + both.variance(NEW), rtol=0.05)
+
+
+def test_a_mask_leaves_samples_out_and_weights_count_them_more_than_once():
+    kept = jnp.arange(30) % 3 != 0
+    wrong = jnp.where(kept[:, None], RESPONSES, jnp.nan)
+    masked = regressed(mask=kept, responses=wrong)
+    alone = regressed(inputs=X[kept], responses=RESPONSES[kept])
+    assert masked.log_evidence == pytest.approx(alone.log_evidence, rel=1e-9)
+    np.testing.assert_allclose(masked.covariance(NEW), alone.covariance(NEW), rtol=1e-7)
+    best = [found.maximize_evidence(noise=True) for found in (masked, alone)]
+    assert best[0].family.dispersion == pytest.approx(best[1].family.dispersion, rel=1e-5)
+    weights = jnp.where(kept, 1.0, 3.0)
+    rows = jnp.repeat(jnp.arange(30), weights.astype(int), total_repeat_length=50)
+    weighted, repeated = regressed(mask=weights), regressed(inputs=X[rows], responses=RESPONSES[rows])
+    assert weighted.log_evidence == pytest.approx(repeated.log_evidence, rel=1e-9)
+    batches = [(X[i : i + 8], wrong[i : i + 8], kept[i : i + 8]) for i in range(0, 30, 8)]
+    loaded = lg.laplace(
+        *(regression, REGRESSION, lg.Batches(batches, inputs=0, y=1, mask=2)),
+        family=lg.families.Gaussian(0.5),
+        gauge=False,
+    )
+    assert loaded.log_evidence == pytest.approx(masked.log_evidence, rel=1e-9)
+    assert loaded.responses == masked.responses == 20
+
+
+def test_what_a_posterior_cannot_do_is_named():
+    for options, message in (
+        ({"prior_precision": {"first": 1.0}}, "has none for 'last.b'"),
+        ({"prior_precision": {"first": 1.0, "last": 0.0}}, "positive and finite; got 0.0"),
+        ({"prior_precision": True}, "positive and finite; got True"),
+        ({"structure": "kfac", "prior_precision": {"first": 1.0, "last.b": 1.0, "last.w": 2.0}}, "are one block"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            regressed(**options)
+    with pytest.raises(ValueError, match=r"for families\.Gaussian of one variance"):
+        posterior(PARAMS).maximize_evidence(noise=True)
+    with pytest.raises(ValueError, match=r"for families\.Gaussian of one variance"):
+        regressed(lg.families.Gaussian([0.5])).maximize_evidence(noise=True)
+    with pytest.raises(ValueError, match="a mean and a variance"):
+        lg.laplace(network, PARAMS, X, Y[:, None], family=lg.families.Mixture(lg.families.Bernoulli(), 1))
+    with pytest.raises(ValueError, match="hold the mask"):
+        lg.laplace(regression, REGRESSION, lg.Batches([(X, RESPONSES)], inputs=0, y=1), mask=jnp.ones(30))
+
+    def batch_normalized(p, x):
+        return (x - jnp.mean(x, 0)[None]) @ p["w"]
+
+    with pytest.raises(ValueError, match="interact"):
+        lg.laplace(batch_normalized, {"w": drawn(4, 3, 1)}, X, RESPONSES, family=lg.families.Gaussian())

@@ -46,6 +46,14 @@ class HeteroscedasticGaussian(AbstractDistribution):
         mean, r = self._halves(z)
         return mean + jnp.exp(r / 2) * jax.random.normal(key, mean.shape, z.dtype)
 
+    def mean(self, z):
+        """The means m."""
+        return self._halves(z)[0]
+
+    def variance(self, z):
+        """The variances exp(r)."""
+        return jnp.exp(self._halves(z)[1])
+
     def response_shapes(self, outputs):
         shape = (*outputs[:-1], outputs[-1] // 2)
         return [shape, outputs[:-1]] if shape[-1] == 1 else [shape]
@@ -108,6 +116,15 @@ class MultivariateGaussian(AbstractDistribution):
         noise = jax.random.normal(key, z.shape, z.dtype)
         root = jnp.linalg.inv(self.root).astype(z.dtype)
         return z + noise @ root.T
+
+    def mean(self, z):
+        """The outputs."""
+        return z
+
+    def variance(self, z):
+        """The diagonal of Σ."""
+        root = jnp.linalg.inv(self.root)
+        return jnp.broadcast_to(jnp.sum(jnp.square(root), 1).astype(z.dtype), z.shape)
 
     def metric_product(self, z, v):
         return self._whitened(z, v) @ self.root.astype(z.dtype)

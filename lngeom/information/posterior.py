@@ -11,7 +11,8 @@ of the gauge it is the prior itself, which cancels in the evidence; draws leave 
 
 $$\log Z = \sum_n \log p(y_n \mid x_n) - \frac\tau2 |\phi_\perp|^2 + \frac12 \sum_i \log \frac{\tau}{N s_i + \tau}$$
 
-with φ⊥ the part of φ outside the gauge's directions and $s_i$ the eigenvalues of F.
+with φ⊥ the part of φ outside the gauge's directions and $s_i$ the eigenvalues of F. Where the prior has a precision
+$\tau r_g$ for each layer g, φ stands for $\sqrt{r_g}\, \phi$: then its prior is isotropic again.
 """
 
 import math
@@ -29,60 +30,28 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count
 from lngeom._core.trees import leaf_paths
-from lngeom.families import AbstractFamily
+from lngeom.families import (
+    AbstractDistribution,
+    AbstractFamily,
+    Gaussian,
+    HeteroscedasticGaussian,
+    MultivariateGaussian,
+)
 from lngeom.information import FisherOperator, fisher
 from lngeom.information._parameters import join
 from lngeom.information._planner import PREDICTED, ROW_BYTES, fitting
 from lngeom.information._problem import Problem, unused_leaves
 from lngeom.information._products import unchecked
-from lngeom.information.approximations.operator import ApproximateFisher
 from lngeom.information.batches import Batches, as_batches
+from lngeom.information.evidence import Blocks, Eigenpairs, Evidence
 from lngeom.information.glm import NormalizedGLM
 from lngeom.information.groups import scale_invariant_groups
 from lngeom.information.predicted import predicted_nullspace
 
 STRUCTURES = ("exact", "low_rank", "kfac", "ekfac")
 
-
-class Eigenpairs(eqx.Module):
-    """F as Vᵀ diag(s) V, and 0 on all that V leaves out.
-
-    Attributes:
-        values: s, [k].
-        vectors: V, one a row, [k P].
-    """
-
-    values: Float[Array, " k"]
-    vectors: Float[Array, "k P"]
-
-    def power(self, v: Float[Array, " P"], scale: float, damping: float, exponent: float) -> Float[Array, " P"]:
-        """The product (scale · F + damping · I)^exponent v."""
-        coefficients = self.vectors @ v
-        rest = damping**exponent
-        factors = (scale * self.values + damping) ** exponent - rest
-        return rest * v + self.vectors.T @ (factors * coefficients)
-
-    def log_ratio(self, scale: float, damping: float) -> float:
-        """The sum of log((scale · s + damping) / damping)."""
-        return float(jnp.sum(jnp.log1p(scale / damping * self.values)))
-
-
-class Blocks(eqx.Module):
-    """F by an approximation of `F.approximate`.
-
-    Attributes:
-        operator: the approximation.
-    """
-
-    operator: ApproximateFisher
-
-    def power(self, v: Float[Array, " P"], scale: float, damping: float, exponent: float) -> Float[Array, " P"]:
-        """The product (scale · F + damping · I)^exponent v."""
-        return self.operator.apply(lambda s: (scale * s + damping) ** exponent, v)
-
-    def log_ratio(self, scale: float, damping: float) -> float:
-        """The sum of log((scale · s + damping) / damping)."""
-        return float(jnp.sum(jnp.log1p(scale / damping * self.operator.eigenvalues())))
+COVERED = (AbstractFamily, HeteroscedasticGaussian, MultivariateGaussian)
+"""Distributions of a response with a mean and a variance."""
 
 
 class Rescaled(eqx.Module):
@@ -114,11 +83,13 @@ class Laplace(eqx.Module):
         log_likelihood: of the data.
         samples: N.
         excluded: paths of the leaves without a posterior.
-        prior_precision: τ.
+        prior_precision: τ; where layers have priors of their own, a factor of all.
+        relative: of each leaf its path and the precision of its prior, relative to τ.
+        responses: how many numbers y holds, those that a mask leaves out aside.
     """
 
     apply: Rescaled
-    family: AbstractFamily
+    family: AbstractDistribution
     representative: PyTree
     scales: PyTree
     fisher: Eigenpairs | Blocks
@@ -127,6 +98,13 @@ class Laplace(eqx.Module):
     samples: int
     excluded: tuple[str, ...]
     prior_precision: float
+    relative: tuple[tuple[str, float], ...] = eqx.field(static=True, default=())
+    responses: float = 0.0
+
+    @property
+    def prior_precisions(self) -> dict[str, float]:
+        """The precision of the prior of each leaf's normalized weights, by its path."""
+        return {path: self.prior_precision * factor for path, factor in self.relative}
 
     @property
     def log_evidence(self) -> float:
@@ -137,17 +115,87 @@ class Laplace(eqx.Module):
         energy = tau / 2 * float(jnp.sum(jnp.square(horizontal)))
         return self.log_likelihood - energy - self.fisher.log_ratio(self.samples, tau) / 2
 
-    def maximize_evidence(self, low: float = 1e-6, high: float = 1e6) -> "Laplace":
-        """The same with the prior precision of the largest evidence between two bounds.
+    def maximize_evidence(
+        self, low: float = 1e-6, high: float = 1e6, *, layers: bool = False, noise: bool = False
+    ) -> "Laplace":
+        """The same with the prior, and the noise, of the largest evidence between two bounds.
+
+        Args:
+            low: the smallest precision, and variance.
+            high: the largest.
+            layers: whether each layer gets a precision of its own: leaves whose paths are alike but for the last name
+                (weight and bias). Otherwise all precisions are multiplied by one factor.
+            noise: whether the variance of the noise is sought too; for `families.Gaussian` of one variance.
 
         Raises:
-            ValueError: unless 0 < low < high.
+            ValueError: unless 0 < low < high, or if the family has no such variance, or an approximation of F holds two
+                layers in one block.
         """
         if not 0 < low < high:
             raise ValueError(f"the bounds must be 0 < low < high; got {low}, {high}")
         loss = lambda t: -replace(self, prior_precision=math.exp(t)).log_evidence  # noqa: E731
         found: Any = scipy.optimize.minimize_scalar(loss, bounds=(math.log(low), math.log(high)), method="bounded")
-        return replace(self, prior_precision=math.exp(found.x))
+        best = replace(self, prior_precision=math.exp(found.x))
+        if not (layers or noise):
+            return best
+        paths = leaf_paths(self.representative)
+        names = [path.rpartition(".")[0] or path if layers else "" for path in paths]
+        labels = [list(dict.fromkeys(names)).index(name) for name in names]
+        sizes = [leaf.size for leaf in jax.tree.leaves(self.representative)]
+        groups, (squares, dispersion) = np.repeat(labels, sizes), self._noise() if noise else (math.nan, 1.0)
+        evidence = Evidence(
+            self.fisher.by_groups(groups),
+            groups,
+            np.asarray(ravel_pytree(self.representative)[0], float),
+            np.asarray(self.gauge, float),
+            self.samples,
+            self.responses,
+            squares,
+            dispersion,
+        )
+        start = np.full(max(labels) + 1, best.prior_precision)
+        precisions, variance = evidence.maximize(start, (low, high), noise)
+        found = best if variance is None else best._with_noise(variance)
+        if not layers:
+            return replace(found, prior_precision=float(precisions[0]))
+        return replace(found, prior_precision=1.0)._with_precisions(precisions[labels])
+
+    def _noise(self) -> tuple[float, float]:
+        """Sum of squares of the residuals, and the variance of the noise.
+
+        Raises:
+            ValueError: if the family has no such variance.
+        """
+        if not isinstance(self.family, Gaussian) or not isinstance(self.family.dispersion, int | float):
+            raise ValueError(f"noise=True is for families.Gaussian of one variance; the family is {self.family}")
+        dispersion = float(self.family.dispersion)
+        constant = self.responses * math.log(2 * math.pi * dispersion)
+        return -dispersion * (2 * self.log_likelihood + constant), dispersion
+
+    def _with_noise(self, variance: float) -> "Laplace":
+        """The same with another variance of the noise."""
+        squares, before = self._noise()
+        likelihood = -(squares / variance + self.responses * math.log(2 * math.pi * variance)) / 2
+        fisher = self.fisher.times(before / variance)
+        return replace(self, family=Gaussian(variance), fisher=fisher, log_likelihood=likelihood)
+
+    def _with_precisions(self, factors: Sequence[float]) -> "Laplace":
+        """The same with the precision of each leaf's prior multiplied by a factor, by √factor · φ."""
+        leaves, structure = jax.tree.flatten(self.representative)
+        each = [jnp.full_like(leaf, factor) for leaf, factor in zip(leaves, factors, strict=True)]
+        precisions = np.concatenate([np.asarray(f, float).ravel() for f in each])
+        roots = jax.tree.unflatten(structure, [jnp.sqrt(f) for f in each])
+        scales = jax.tree.map(jnp.divide, self.scales, roots)
+        gauge = np.sqrt(precisions)[:, None] * np.asarray(self.gauge, float)
+        return replace(
+            self,
+            apply=replace(self.apply, scales=scales),
+            representative=jax.tree.map(jnp.multiply, self.representative, roots),
+            scales=scales,
+            fisher=self.fisher.rescaled(precisions),
+            gauge=jnp.asarray(np.linalg.qr(gauge)[0], self.gauge.dtype) if gauge.shape[1] else self.gauge,
+            relative=tuple((path, old * f) for (path, old), f in zip(self.relative, map(float, factors), strict=True)),
+        )
 
     def covariance(self, inputs: PyTree) -> Float[Array, "N R R"]:
         """Covariance of the outputs by linearization, J (N F + τI)⁻¹ Jᵀ, for each sample; R = C, or T·C."""
@@ -163,6 +211,17 @@ class Laplace(eqx.Module):
         Raises:
             ValueError: if samples is no whole number of at least 1.
         """
+        return self._predictive(inputs, key, samples)[0]
+
+    def predict_variance(self, inputs: PyTree, key: PRNGKeyArray, samples: int = 100) -> Float[Array, "N *T C"]:
+        """The variance of a response: the mean of Var[y | z] and the variance of E[y | z], over the draws of `predict`.
+
+        Raises:
+            ValueError: if samples is no whole number of at least 1.
+        """
+        return self._predictive(inputs, key, samples)[1]
+
+    def _predictive(self, inputs: PyTree, key: PRNGKeyArray, samples: int) -> tuple[Array, Array]:
         return _predict(*self._alike(), inputs, key, check_count("samples", samples, 1, what="a whole number of draws"))
 
     def sample(self, key: PRNGKeyArray, count: int = 1) -> PyTree:
@@ -191,7 +250,10 @@ class Laplace(eqx.Module):
 
     def _alike(self) -> tuple["Laplace", Float[Array, ""]]:
         """The posterior with one value for all numbers that a program would hold as constants, and τ as an array."""
-        return replace(self, prior_precision=1.0, log_likelihood=0.0), jnp.asarray(self.prior_precision)
+        same = replace(self, prior_precision=1.0, log_likelihood=0.0, responses=0.0)
+        if isinstance(self.family, Gaussian):
+            same = replace(same, family=Gaussian(jnp.asarray(self.family.dispersion, float)))
+        return same, jnp.asarray(self.prior_precision)
 
     def _power(self, v: Float[Array, " P"], exponent: float) -> Float[Array, " P"]:
         """The product (N F + τI)^exponent v."""
@@ -203,8 +265,14 @@ class Laplace(eqx.Module):
 
 
 @eqx.filter_jit
-def _log_likelihood(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Array) -> Float[Array, ""]:
-    return jnp.sum(family.log_prob(apply(phi, X), y))
+def _log_likelihood(
+    apply: Rescaled, family: AbstractDistribution, phi: PyTree, X: PyTree, y: Array, mask: Array | None
+) -> Float[Array, ""]:
+    each = family.log_prob(apply(phi, X), y)
+    if mask is None:
+        return jnp.sum(each)
+    weights = mask.astype(each.dtype).reshape(*mask.shape, *(1,) * (each.ndim - mask.ndim))
+    return jnp.sum(jnp.where(weights == 0, 0, weights * each))
 
 
 @eqx.filter_jit
@@ -223,13 +291,15 @@ def _covariance(posterior: Laplace, prior_precision: Float[Array, ""], inputs: P
 @eqx.filter_jit
 def _predict(
     posterior: Laplace, prior_precision: Float[Array, ""], inputs: PyTree, key: PRNGKeyArray, samples: int
-) -> Float[Array, "N *T C"]:
+) -> tuple[Float[Array, "N *T C"], Float[Array, "N *T C"]]:
+    family: Any = posterior.family
     z = posterior.apply(posterior.representative, inputs)
     s, vectors = jnp.linalg.eigh(_covariance(posterior, prior_precision, inputs))
     root = vectors * jnp.sqrt(jnp.maximum(s, 0))[:, None, :]
     noise = jax.random.normal(key, (samples, *root.shape[:2]), root.dtype)
     draws = jnp.einsum("nij,knj->kni", root, noise).reshape(samples, *z.shape)
-    return jnp.mean(jax.vmap(lambda dz: posterior.family.mean(z + dz))(draws), 0)
+    means, variances = jax.vmap(lambda dz: (family.mean(z + dz), family.variance(z + dz)))(draws)
+    return jnp.mean(means, 0), jnp.mean(variances, 0) + jnp.var(means, 0)
 
 
 def laplace(
@@ -238,8 +308,9 @@ def laplace(
     X: PyTree,
     y: Array | None = None,
     *,
-    family: AbstractFamily | None = None,
-    prior_precision: float = 1.0,
+    family: AbstractDistribution | None = None,
+    mask: Array | None = None,
+    prior_precision: float | Mapping[str, float] = 1.0,
     structure: str = "exact",
     rank: int = 20,
     wrt: str | Sequence[str] | Callable[[str, Array], bool] | None = None,
@@ -258,8 +329,12 @@ def laplace(
         X: training inputs, one sample a row; or a loader, as `lg.fisher` takes it, whose batches hold the responses
             too: lg.Batches(loader, inputs=0, y=1).
         y: training responses; None beside a loader.
-        family: of the outputs of a function.
-        prior_precision: τ, of the normalized weights φ; `maximize_evidence` finds one.
+        family: of the outputs of a function: one of natural parameters, or a Gaussian whose variances are outputs too
+            (`HeteroscedasticGaussian`), or of a known covariance.
+        mask: [N *T] or [N], as in `lg.fisher`: positions that count are not zero, and weights multiply the
+            log-likelihood. The batches of a loader hold their own, lg.Batches(loader, inputs=0, y=1, mask=2).
+        prior_precision: τ, of the normalized weights φ; or one for each layer, by the path of a leaf or of leaves that
+            it begins. `maximize_evidence` finds them.
         structure: of F: "exact" (a decomposition of its factor), "low_rank" (its largest eigenvalues, the others taken
             as 0), "kfac" or "ekfac" (`F.approximate`).
         rank: number of eigenvalues for "low_rank".
@@ -274,9 +349,10 @@ def laplace(
         samples: draws, as in `F.approximate`.
 
     Returns:
-        The posterior: `log_evidence`, `maximize_evidence()` (the τ of the largest evidence), `covariance(X)` and
-        `variance(X)` of the outputs by linearization, `predict(X, key)` (the mean response), and `sample(key, count)`
-        (draws of params; leaves left out are the same in each).
+        The posterior: `log_evidence`, `maximize_evidence()` (the τ of the largest evidence, for each layer and with the
+        variance of the noise too), `covariance(X)` and `variance(X)` of the outputs by linearization, `predict(X, key)`
+        and `predict_variance(X, key)` (mean and variance of a response), and `sample(key, count)` (draws of params;
+        leaves left out are the same in each).
 
     Raises:
         ValueError: if an argument is unknown or out of its range, responses have another shape than the outputs or lie
@@ -295,19 +371,22 @@ def laplace(
     """
     if structure not in STRUCTURES:
         raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}; got {structure!r}")
-    if not 0 < prior_precision < math.inf:
-        raise ValueError(f"prior_precision must be positive and finite; got {prior_precision}")
-    batches = _batches_of(X, y)
-    F = fisher(model_or_apply, params, X, family=family, wrt=wrt)
+    by_layer = prior_precision if isinstance(prior_precision, Mapping) else {"": prior_precision}
+    for value in by_layer.values():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value < math.inf:
+            raise ValueError(f"prior_precision must be positive and finite; got {value}")
+    batches = _batches_of(X, y, mask)
+    F = fisher(model_or_apply, params, X, family=family, wrt=wrt, mask=mask)
     if wrt is None and (unused := unused_leaves(F.problem)):
         used = [path for path in F.leaves if path not in unused]
         if not used:
             raise ValueError(f"the outputs do not depend on any parameter; these are {', '.join(F.leaves)}")
-        F = fisher(model_or_apply, params, X, family=family, wrt=used)
+        F = fisher(model_or_apply, params, X, family=family, wrt=used, mask=mask)
     problem, known = F.problem, F.problem.family
-    if not isinstance(known, AbstractFamily):
+    if not isinstance(known, COVERED):
         raise ValueError(
-            f"a posterior needs natural parameters of one output, such as those of Categorical(); got {known.name}"
+            "a posterior needs a response with a mean and a variance, such as those of Categorical() and "
+            f"HeteroscedasticGaussian(); got {known.name}"
         )
     if problem.coupled:
         raise ValueError("a posterior needs samples that do not interact: use the evaluation mode of batch norm")
@@ -316,15 +395,17 @@ def laplace(
     scales = _scales(theta, found)
     phi = jax.tree.map(jnp.divide, theta, scales)
     apply = Rescaled(replace(problem.with_samples((None, None, None)), params=None), scales)
-    by_phi = fisher(apply, phi, X, family=known, check=False) if found else unchecked(F)  # φ is then θ
-    pairs = [(X, y)] if batches is None else ((batch.inputs, batch.y) for batch in batches.read())
-    log_likelihood = sum(_log_likelihood_of(apply, known, phi, *pair) for pair in pairs)
+    by_phi = fisher(apply, phi, X, family=known, check=False, mask=mask) if found else unchecked(F)  # φ is then θ
+    rows = [(X, y, mask)] if batches is None else ((b.inputs, b.y, b.mask) for b in batches.read())
+    sums = np.sum([_log_likelihood_of(apply, known, phi, *row) for row in rows], 0)
+    log_likelihood, responses = map(float, sums)
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")
     basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None
     empty = jnp.zeros((F.in_size(), 0), F.problem.dtype)
     chosen = _structure(by_phi, structure, rank, key, samples)
-    return Laplace(
+    paths = leaf_paths(phi)
+    posterior = Laplace(
         apply,
         known,
         phi,
@@ -334,15 +415,32 @@ def laplace(
         log_likelihood,
         F.samples,
         F.excluded,
-        float(prior_precision),
+        1.0,
+        tuple((path, 1.0) for path in paths),
+        responses,
     )
+    if not isinstance(prior_precision, Mapping):
+        return replace(posterior, prior_precision=float(prior_precision))
+    return posterior._with_precisions([_precision(path, prior_precision) for path in paths])
 
 
-def _batches_of(X: PyTree, y: Array | None) -> Batches | None:
+def _precision(path: str, given: Mapping[str, float]) -> float:
+    """The precision of the longest path that begins a leaf's.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = [name for name in given if path == name or path.startswith((f"{name}.", f"{name}["))]
+    if not found:
+        raise ValueError(f"prior_precision has none for {path!r}: name this leaf, or what its path begins with")
+    return float(given[max(found, key=len)])
+
+
+def _batches_of(X: PyTree, y: Array | None, mask: Array | None) -> Batches | None:
     """The batches of a loader, which hold the responses; None for arrays.
 
     Raises:
-        ValueError: if responses are missing, are given twice, or there is a mask.
+        ValueError: if responses are missing, or responses or a mask are given twice.
     """
     batches = as_batches(X)
     if batches is None and y is None:
@@ -352,18 +450,24 @@ def _batches_of(X: PyTree, y: Array | None) -> Batches | None:
             "the batches of a loader hold the responses: say which part they are, as by "
             "lg.Batches(loader, inputs=0, y=1), and give no y="
         )
-    if batches is not None and batches.has_mask:
-        raise ValueError("a posterior takes no mask: leave such samples out of the loader")
+    if batches is not None and mask is not None:
+        raise ValueError(
+            "the batches of a loader hold the mask: say which part it is, as by lg.Batches(loader, mask=2)"
+        )
     return batches
 
 
-def _log_likelihood_of(apply: Rescaled, family: AbstractFamily, phi: PyTree, X: PyTree, y: Any) -> float:
-    """The log-likelihood of some samples, once their responses are those of the family."""
+def _log_likelihood_of(
+    apply: Rescaled, family: AbstractDistribution, phi: PyTree, X: PyTree, y: Any, mask: Any
+) -> tuple[float, float]:
+    """The log-likelihood of samples, once their responses are those of the family; and how many numbers y holds."""
     outputs = eqx.filter_eval_shape(apply, phi, X).shape
     family.check_shape(y, outputs)
-    family.check_responses(y, outputs)
-    y = jnp.asarray(y) if family.labels else jnp.reshape(y, outputs)
-    return float(_log_likelihood(apply, family, phi, X, y))
+    mask = None if mask is None else jnp.asarray(mask)
+    family.check_responses(y, outputs, None if mask is None else mask.astype(bool))
+    y = jnp.asarray(y) if family.labels else jnp.reshape(y, family.response_shapes(outputs)[0])
+    count = y.size if mask is None else float(jnp.sum(mask.astype(float))) * (y.size // mask.size)
+    return float(_log_likelihood(apply, family, phi, X, y, mask)), float(count)
 
 
 def _groups(
