@@ -26,6 +26,28 @@ def test_a_fault_is_found_and_named(name):
     assert fault.words in " ".join(report.diagnosis)
 
 
+def test_fifteen_public_reports_are_among_the_faults():
+    assert len({fault.source for fault in FAULTS.values() if fault.source}) >= 15
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        ("constants", "it breaks ⟨1, ∂L/∂x⟩ = 0, which the outputs' invariance demands ("),
+        ("constants of the batch", "it breaks ⟨1, ∂L/∂x⟩ = 0, which the outputs' invariance demands ("),
+        (
+            "cut",
+            "jvp∘vjp, vjp∘vjp break D²f[x, v] = −Df[v] for x and v of row 0, which the outputs' invariance demands.",
+        ),
+    ],
+)
+def test_an_identity_that_is_broken_is_named(name, identity):
+    fault = FAULTS[name]
+    report = check_derivatives(subject(fault.norm, fault.backward(fault.norm)))
+    assert identity in " ".join(report.diagnosis)
+    assert ("in unit 0" in " ".join(report.diagnosis)) == (fault.norm is BATCH)
+
+
 @pytest.mark.parametrize("norm", [LAYER, pytest.param(RMS, marks=pytest.mark.thorough), BATCH, EVALUATION])
 def test_a_backward_pass_by_hand_without_a_fault_is_right(norm):
     report = check_derivatives(subject(norm, norm.right))
