@@ -26,6 +26,9 @@ LAYERS = (
 )
 """What is imported and built with arguments of conventional names."""
 
+WEIGHT_NORM = "torch weight_norm(Linear)"
+"""The one layer that is no name: torch's weight norm parametrizes a layer that exists."""
+
 POSITIONS = {"torch.nn:InstanceNorm1d": 4}
 """T of the inputs, where a layer needs positions."""
 
@@ -35,20 +38,31 @@ DTYPES = ("float32", "bfloat16")
 ORDERS = (1, 2, 3)
 
 
+def built(name: str) -> Any:
+    """What is checked of a name."""
+    if name != WEIGHT_NORM:
+        return name
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 6))
+
+
 def measured(name: str) -> dict[str, Any]:
     """Every derivative of a layer.
 
     Args:
-        name: as in `LAYERS`.
+        name: as in `LAYERS`, or `WEIGHT_NORM`.
 
     Returns:
         By dtype and order the number of derivatives of each answer, and the largest error of the right ones; what is
         said of wrong ones; seconds of the processor without imports.
     """
     kept: dict[str, Any] = {}
-    lg.checks.adapt(name, positions=POSITIONS.get(name))  # imports
+    layer, positions = built(name), POSITIONS.get(name)
+    lg.checks.adapt(layer, positions=positions)  # imports
     start = time.process_time()
-    reports = [lg.check_derivatives(name, dtype=dtype, positions=POSITIONS.get(name)) for dtype in DTYPES]
+    reports = [lg.check_derivatives(layer, dtype=dtype, positions=positions) for dtype in DTYPES]
     seconds = time.process_time() - start
     for report in reports:
         for r in report.results:
@@ -119,7 +133,9 @@ TABLE = ModelTable(
 
 def main() -> None:
     """Runs the layers that the arguments choose."""
-    models: dict[str, Callable[[], dict[str, Any]]] = {name: lambda name=name: measured(name) for name in LAYERS}
+    models: dict[str, Callable[[], dict[str, Any]]] = {
+        name: lambda name=name: measured(name) for name in (*LAYERS, WEIGHT_NORM)
+    }
     TABLE.command(models, "derivatives of stock norms beside differences of their outputs")
 
 

@@ -39,7 +39,11 @@ EXACT = {*VIEWS, "convert_element_type", "slice"}
 """Operations that round nothing themselves."""
 
 
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICKLY = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 """For programs that run a few times: compiling them is all their cost."""
 
 

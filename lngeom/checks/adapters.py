@@ -16,7 +16,7 @@ import numpy as np
 
 from lngeom.checks import _frameworks
 from lngeom.checks.subject import UNITS, Opened, Subject, as_elsewhere, cast, required_arguments
-from lngeom.methods import AbstractNormalizer
+from lngeom.methods import METHODS, AbstractNormalizer
 
 KINDS = {"weights": 2, "summed": 1}
 """Kinds of functions and their number of arguments: "weights" is (W, X) → outputs, "summed" is a → normalized a."""
@@ -135,6 +135,7 @@ def adapt(
         source=source,
         units=units if free else units or UNITS,
         positions=positions,
+        square=any(row.square for row in METHODS.values() if row.kind is type(layer)),
         outputs_are_units=getattr(layer, "outputs_are_units", True),
         eps=_eps(layer),
         options=tuple((key, value) for key, value in options.items() if value != defaults.get(key)),

@@ -7,9 +7,10 @@ from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractNormalizer, summed_inputs
 from lngeom.methods.batch import BatchNorm
+from lngeom.methods.composites import Composite, Part
 from lngeom.methods.formulas import D, N, centred, dot, ratio, standardized, weight_slopes
 from lngeom.methods.layer import LayerNorm, RMSNorm
-from lngeom.methods.page import CASE_SCALES, indexed, moves, row
+from lngeom.methods.page import CASE_SCALES, composed, indexed, moves, row
 
 
 def _of_inputs(norm: AbstractNormalizer, inputs: Float[Array, "N *T D"]) -> Float[Array, "N *T D"]:
@@ -61,8 +62,11 @@ class PreRMSNorm(AbstractNormalizer):
         return summed_inputs(weights, _of_inputs(RMSNorm(self.eps), inputs))
 
 
-def _batch_normalized(L, n, i, eps):
-    return L.total(lambda d: L.W(i, d) * ratio(L, standardized(L, lambda m: L.X(m, d), N, n, eps)), D), 1
+def _normalized_inputs(L, n, eps):
+    return lambda d: ratio(L, standardized(L, lambda m: L.X(m, d), N, n, eps))
+
+
+_INPUT = r"\hat x"
 
 
 @row(
@@ -71,7 +75,22 @@ def _batch_normalized(L, n, i, eps):
     invariant=("dataset_rescaling", "dataset_recentering", "input_rescaling"),
     equivariant="unit_rotations",
 )
-@indexed(_batch_normalized, smallest=(1, 2, 3), irrational=True)
+@indexed(
+    lambda L, n, i, eps: (dot(L, L.row(i), _normalized_inputs(L, n, eps), D), 1), smallest=(1, 2, 3), irrational=True
+)
+@composed(
+    Composite(
+        by={"W": lambda n, i, y: (i, y)},
+        runs=(D,),
+        parts={
+            _INPUT: Part(r"\hat x_d = \mathrm{BN}(x_d)_n", lambda L, n, i, eps: _normalized_inputs(L, n, eps)),
+            "w": Part("", lambda L, n, i, eps: L.row(i)),
+        },
+        whole=lambda P: P.total(lambda d: P("w", d) * P(_INPUT, d), D),
+        first={"W": lambda P, y: P(_INPUT, y)},
+        second={"WW": lambda P, y, z: 0},
+    )
+)
 class PreBatchNorm(AbstractNormalizer):
     r"""Batch norm before the weights, $n = W\,\mathrm{BN}(x)$: moments of every input over the data set."""
 

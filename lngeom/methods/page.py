@@ -1,7 +1,8 @@
 """The registry of methods: what stands on a method's page besides its JAX formula.
 
-`indexed` gives a class its index formula, `moves` its derivatives in n and σ, `row` a row of the extended invariance
-table. Claims, proofs, references and tables go through `FORMULAS`, `SLOPES` and `METHODS`.
+`indexed` gives a class its index formula, `moves` its derivatives in n and σ, or `composed` those in its parts, `row` a
+row of the extended invariance table. Claims, proofs, references and tables go through `FORMULAS`, `SLOPES`,
+`COMPOSITES` and `METHODS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float
 
 from lngeom._core.named import spelled
 from lngeom.methods.base import AbstractNormalizer
+from lngeom.methods.composites import Composite
 from lngeom.methods.formulas import IndexFormula, Slopes
 from lngeom.methods.transformations.columns import BATCH_INDEPENDENCE, EXTENDED, WEIGHT_SIGN_FLIP
 from lngeom.methods.transformations.matrices import BASIS_CHANGES, EQUIVARIANCES, MatrixGroup
@@ -76,6 +78,9 @@ FORMULAS: dict[type[AbstractNormalizer], IndexFormula] = {}
 SLOPES: dict[type[AbstractNormalizer], Slopes] = {}
 """How numerator and scale move, by class."""
 
+COMPOSITES: dict[type[AbstractNormalizer], Composite] = {}
+"""Derivatives in parts, by class: of methods that have no `SLOPES`."""
+
 
 def named(name: str) -> Method:
     """The row of a method by any of its names: "ln", "layer", "LayerNorm", "layer norm".
@@ -104,6 +109,16 @@ def moves(slopes: Slopes) -> Callable[[Kind], Kind]:
 
     def register(kind: Kind) -> Kind:
         SLOPES[kind] = slopes
+        return kind
+
+    return register
+
+
+def composed(composite: Composite) -> Callable[[Kind], Kind]:
+    """Gives a class its derivatives in its parts."""
+
+    def register(kind: Kind) -> Kind:
+        COMPOSITES[kind] = composite
         return kind
 
     return register

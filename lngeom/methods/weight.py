@@ -1,14 +1,16 @@
 """Methods that normalize the weights, or weights and inputs, instead of the summed inputs."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from lngeom.methods.base import AbstractNormalizer, AbstractStatisticsNormalizer, Statistics, summed_inputs
-from lngeom.methods.formulas import D, centred, dot, weight_slopes
+from lngeom.methods.composites import SIGMA, Composite, Part, Parts, Quotient
+from lngeom.methods.formulas import D, H, Place, Slopes, centred, dot, weight_slopes
 from lngeom.methods.linearization import Units, unit_by_unit
-from lngeom.methods.page import CASE_SCALES, ROW_SCALES, indexed, moves, row
+from lngeom.methods.page import CASE_SCALES, ROW_SCALES, composed, indexed, moves, row
 
 
 def _centered(rows: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -85,6 +87,48 @@ class WeightStandardization(AbstractNormalizer):
         return summed_inputs(self.standardized(weights), inputs)
 
 
+def spectral_parts(weights: Float[np.ndarray, "H D"]) -> dict[str, np.ndarray]:
+    r"""Of the largest singular value s both singular vectors, and $R = (s^2 - W^\top W)^+$, WR and $WRW^\top$."""
+    left, values, right = np.linalg.svd(np.asarray(weights, np.float64))
+    s, v = values[0], right[0]
+    R = np.linalg.pinv(s**2 * np.eye(len(v)) - weights.T @ weights, rcond=1e-13, hermitian=True)
+    return {"s": s, _LEFT: left[:, 0], "v": v, "R": R, "K": weights @ R, "Q": weights @ R @ weights.T}
+
+
+_LEFT = r"\ell"
+"""The left singular vector."""
+
+
+def _spectral_scale(P: Parts, y: Place) -> Any:
+    """∂σ/∂W_jd = s ℓ_j v_d / σ."""
+    j, d = y
+    return P("s") * P(_LEFT, j) * P("v", d) / P(SIGMA)
+
+
+def _spectral_square(P: Parts, y: Place, z: Place) -> Any:
+    r"""$\tfrac12\partial^2\sigma^2 = [j=k] v_d v_e + C_{jd}^\top R\, C_{ke}$ with $C_{jd} = v_d w_j + s \ell_j e_d$."""
+    (j, d), (k, e) = y, z
+    s, left, v = P("s"), lambda unit: P(_LEFT, unit), lambda place: P("v", place)
+    crossed = v(d) * left(k) * P("K", j, e) + v(e) * left(j) * P("K", k, d)
+    return v(d) * v(e) * (P.same(j, k) + P("Q", j, k)) + s * crossed + s**2 * left(j) * left(k) * P("R", d, e)
+
+
+SPECTRAL = Slopes(
+    by="W",
+    runs=(H, D),
+    numerator=lambda output, y: output.parts.same(output.parts.unit, y[0]) * output.parts("x", y[1]),
+    share=lambda output: 1,
+    scale=lambda output, y: _spectral_scale(output.parts, y),
+    square=lambda output, y, z: _spectral_square(output.parts, y, z),
+)
+"""How numerator and scale of spectral norm move with all weights."""
+
+
+def spectral(P: Parts) -> Quotient:
+    """The output of spectral norm."""
+    return Quotient(P, value=lambda place: P("n"), sigma=P(SIGMA), count=P.size(H) * P.size(D))
+
+
 @row(
     "sn",
     "Spectral norm",
@@ -95,6 +139,31 @@ class WeightStandardization(AbstractNormalizer):
 )
 @indexed(
     lambda L, n, i, eps: (L.a(n, i), L.largest_squared_singular_value() + eps), smallest=(2, 2, 1), irrational=True
+)
+@composed(
+    Composite(
+        by={"W": lambda n, i, y: y},
+        runs=(H, D),
+        parts={
+            "n": Part("", lambda L, n, i, eps: L.a(n, i) / L.root(L.largest_squared_singular_value() + eps)),
+            SIGMA: Part(
+                r"\sigma^2 = s^2 + \varepsilon", lambda L, n, i, eps: L.root(L.largest_squared_singular_value() + eps)
+            ),
+            "x": Part(r"x_d = x_{nd}", lambda L, n, i, eps: L.case(n)),
+        },
+        whole=lambda P: P("n"),
+        first={"W": lambda P, y: SPECTRAL.first(spectral(P), y)},
+        second={"WW": lambda P, y, z: SPECTRAL.second(spectral(P), y, z)},
+        solved=spectral_parts,
+        meanings={
+            "s": r"s = \|W\|_2",
+            _LEFT: r"W v = s \ell",
+            "v": r"W^\top \ell = s v,\ \|v\| = 1",
+            "R": r"R = (s^2 - W^\top W)^+",
+            "K": "K = W R",
+            "Q": r"Q = W R W^\top",
+        },
+    )
 )
 class SpectralNorm(AbstractStatisticsNormalizer):
     r"""Spectral normalization (arXiv 1802.05957), exact: $\mu = 0$, $\sigma^2 = \sigma_{\max}(W)^2 + \epsilon$."""

@@ -1,15 +1,15 @@
 """First and second derivatives of the methods of the table: formulas in n and σ, by numbers and for all sizes.
 
-The formulas stand on the methods' pages (`lngeom.methods.page.SLOPES`). Numbers hold them to automatic differentiation
-of the layer, proofs to the derivatives of its index formula. Rows without `Slopes` are no quotient of this form:
-spectral norm has a singular value below, the others are sums, products or chains of normalized numbers.
+The formulas stand on the methods' pages (`lngeom.methods.page.SLOPES`, and `COMPOSITES` of sums, products and chains).
+Numbers hold them to automatic differentiation of the layer, proofs to the derivatives of its index formula.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,11 @@ from lngeom.claims.evidence import Evidence
 from lngeom.claims.registry import Claim, register
 from lngeom.methods import METHODS, AbstractNormalizer, readings
 from lngeom.methods.base import summed_inputs
+from lngeom.methods.composites import Composite
 from lngeom.methods.formulas import Place, Slopes
 from lngeom.methods.linearization import has_linearization, linearize
-from lngeom.methods.page import SLOPES, Method
-from lngeom.symbolic import derivatives as symbolic
+from lngeom.methods.page import COMPOSITES, SLOPES, Method
+from lngeom.symbolic import composites, derivatives as symbolic
 from lngeom.symbolic.derivatives import Order
 from lngeom.symbolic.layers import METHODS as INDEXED
 
@@ -101,14 +102,87 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """All outputs of a method with their parts in numbers: `Parts` whose indices are names of axes.
+
+    Attributes:
+        layer: weights and inputs.
+        composite: the method's derivatives in parts.
+        eps: ε.
+    """
+
+    layer: readings.Arrays
+    composite: Composite
+    eps: float
+
+    @property
+    def axes(self) -> tuple[Any, Any]:
+        """Indices of a sample and of a unit."""
+        sample, unit = (axes if axes[1:] else axes[0] for axes in self.layer.axes)
+        return sample, unit
+
+    @property
+    def unit(self) -> str:
+        """The axis of a unit in its group."""
+        return self.layer.axes[1][-1]
+
+    def __call__(self, name: str, *at: Any) -> readings.Named:
+        """A part."""
+        solved = self.composite.solved(self.layer.weights)
+        if name in solved:
+            return readings.Named(solved[name], at, self.layer.arithmetic)
+        value = self.composite.parts[name].value(self.layer, *self.axes, self.eps)
+        return value(*at) if at else value
+
+    def same(self, y: str, z: str) -> readings.Named:
+        """The identity matrix."""
+        runs = readings.RUNS | {f"{place}{size}": size for place in "yz" for size in self.composite.runs}
+        return readings.Named(np.eye(self.layer.size(runs[y])), (y, z), self.layer.arithmetic)
+
+    def total(self, body: Callable[[Any], Any], size: str) -> readings.Named:
+        """A sum."""
+        return self.layer.total(body, size)
+
+    def size(self, size: str) -> int:
+        """A size."""
+        return self.layer.size(size)
+
+    def derivative(self, order: Order, *changes: np.ndarray) -> np.ndarray:
+        """∂n[V], or ∂²n[V, U], of all outputs [N *T H] by changes of W: a sum over arguments, or over pairs of them."""
+        places = [tuple(f"{letter}{size}" for size in self.composite.runs) for letter in "yz"]
+        moved = [replace(self.layer, weights=change) for change in changes]
+        found = self.layer.constant(0.0)
+        for letters in itertools.product(self.composite.by, repeat=1 if order == "first" else 2):
+            arguments = list(zip(letters, (place if place[1:] else place[0] for place in places), moved, strict=False))
+            value = self._formula(*(argument[:2] for argument in arguments))
+            for letter, place, layer in arguments:
+                at = self.composite.by[letter](*self.axes, place)
+                value = value * (layer.W if self.composite.by_weights else layer.a)(*at)
+            for axis in itertools.chain(*places[: len(letters)]):
+                value = value.total(axis)
+            found = found + value
+        sample, unit = ([self.size(readings.RUNS[axis]) for axis in axes] for axes in self.layer.axes)
+        data = found.aligned([*itertools.chain(*self.layer.axes)])
+        return np.broadcast_to(data, (*sample, *unit)).reshape(*sample, -1)
+
+    def _formula(self, *arguments: tuple[str, Any]) -> Any:
+        """The derivative by one argument, or by two: the order of these does not matter."""
+        letters, places = zip(*arguments, strict=True)
+        formulas = self.composite.first | self.composite.second  # pyright: ignore
+        if "".join(letters) not in formulas:
+            letters, places = letters[::-1], places[::-1]
+        return formulas["".join(letters)](self, *places)
+
+
+@dataclass(frozen=True)
 class Point:
     """A method at weights and inputs, with two changes of the arguments of its slopes.
 
     Attributes:
         normalizer: the method.
-        weights: W; the identity where the arguments are summed inputs, which the inputs then are.
+        weights: W; the identity where the arguments of slopes are summed inputs, which the inputs then are.
         inputs: X.
-        directions: two changes of W.
+        directions: V and U, two changes of W.
     """
 
     normalizer: AbstractNormalizer
@@ -116,28 +190,28 @@ class Point:
     inputs: Float[Array, "N *T D"]
     directions: tuple[Array, Array]
 
-    @property
-    def slopes(self) -> Slopes:
-        """How its numerator and scale move."""
-        return SLOPES[type(self.normalizer)]
-
-    @property
-    def changes(self) -> list[Array]:
-        """V and U, what the arguments change by: W by the directions, or the summed inputs by what those do to them."""
-        return [dW if self.slopes.by == "W" else summed_inputs(dW, self.inputs) for dW in self.directions]
-
     def by_autodiff(self, order: Order) -> Array:
         """∂n[V], or ∂²n[V, U], by automatic differentiation of the layer: [N *T H]."""
-        by_weights, (V, U) = self.slopes.by == "W", self.changes
-        layer = lambda at: self.normalizer(*((at, self.inputs) if by_weights else (self.weights, at)))
-        at = self.weights if by_weights else self.inputs
-        first = lambda at: jax.jvp(layer, (at,), (V,))[1]
-        return first(at) if order == "first" else jax.jvp(first, (at,), (U,))[1]
+        V, U = self.directions
+        layer = lambda W: self.normalizer(W, self.inputs)
+        first = lambda W: jax.jvp(layer, (W,), (V,))[1]
+        return first(self.weights) if order == "first" else jax.jvp(first, (self.weights,), (U,))[1]
 
     def by_formula(self, order: Order) -> np.ndarray:
-        """The same by the formula in n and σ."""
-        weights, inputs, *changes = (np.asarray(v) for v in (self.weights, self.inputs, *self.changes))
+        """The same by the formula."""
+        weights, inputs, *changes = (np.asarray(v) for v in (self.weights, self.inputs, *self.directions))
         layer = readings.Arrays(weights, inputs, readings.formula_of(self.normalizer), self._stored)
+        kind = type(self.normalizer)
+        if kind in COMPOSITES:
+            numbers = Numbers(layer, COMPOSITES[kind], self.normalizer.eps)
+            return numbers.derivative(order, *changes[: ORDERS.index(order) + 1])
+        return self._by_slopes(SLOPES[kind], order, layer, changes)
+
+    def _by_slopes(
+        self, slopes: Slopes, order: Order, layer: readings.Arrays, changes: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """The same by the formula in n and σ."""
+        weights, inputs = layer.weights, layer.inputs
         axes = tuple(axis for index in layer.axes for axis in index)
         sizes = [readings.RUNS[axis] for axis in axes]
         shape = [layer.size(size) for size in sizes]
@@ -145,19 +219,20 @@ class Point:
         scale = np.sqrt(square)
         n = np.tanh(u / scale) if layer.formula.outer else u / scale
         measured = functools.partial(Measured, outer=layer.formula.outer, stored=self._stored)
-        if self.slopes.by == "W":
-            rows, cases = ((v - v.mean(1, keepdims=True) if self.slopes.centred else v) for v in (weights, inputs))
+        if slopes.by == "W":
+            rows, cases = ((v - v.mean(1, keepdims=True) if slopes.centred else v) for v in (weights, inputs))
             found = np.empty(shape)
             for k, i in np.ndindex(*shape):
                 P = measured(n[k, i], scale[k, i], count=layer.size("D"), row=rows[i], case=cases[k])
-                (found[k, i],) = P.derivative(self.slopes, order, *(change[i] for change in changes))
+                (found[k, i],) = P.derivative(slopes, order, *(change[i] for change in changes))
             return found
-        runs = [axis for axis, size in enumerate(sizes) if size in self.slopes.runs]
+        changes = [np.asarray(summed_inputs(dW, inputs)) for dW in changes]
+        runs = [axis for axis, size in enumerate(sizes) if size in slopes.runs]
         last = range(-len(runs), 0)
         count = math.prod(shape[axis] for axis in runs)
         sharing = lambda values: np.moveaxis(values.reshape(shape), runs, last)
         found = [
-            measured(row, sigma, count=count, row=NONE, case=NONE).derivative(self.slopes, order, *both)
+            measured(row, sigma, count=count, row=NONE, case=NONE).derivative(slopes, order, *both)
             for row, sigma, *both in zip(*(sharing(v).reshape(-1, count) for v in (n, scale, *changes)), strict=True)
         ]
         return np.moveaxis(np.reshape(found, sharing(n).shape), last, runs).reshape(inputs.shape)
@@ -170,9 +245,9 @@ class Point:
 def point(problem: Problem, method: Method, eps: float) -> Point:
     """A method at random numbers, whatever the data."""
     draw = lambda name, *shape: problem.normal(f"derivatives {name}", *shape)
-    by_weights = SLOPES[method.kind].by == "W"
-    features = FEATURES if by_weights else UNITS
-    weights = draw("weights", UNITS, features) if by_weights else jnp.eye(UNITS, dtype=problem.dtype)
+    of_summed = method.kind in SLOPES and SLOPES[method.kind].by == "a"
+    features = UNITS if of_summed or method.square else FEATURES
+    weights = jnp.eye(UNITS, dtype=problem.dtype) if of_summed else draw("weights", UNITS, features)
     inputs = draw("inputs", SAMPLES, features)
     if method.kind.needs_positions:
         inputs = draw("inputs", SAMPLES, POSITIONS, features)
@@ -201,27 +276,36 @@ def derivative_check(method: Method, order: Order) -> Callable[[Problem], Iterat
 
 def _register() -> None:
     rows = {method.kind: method for method in reversed(METHODS.values())}  # the first row of each class
-    for kind, slopes in SLOPES.items():
-        method = rows[kind]
+    for kind, method in rows.items():
+        indexed = INDEXED[kind.__name__]
         for order in ORDERS:
             id = f"derivative.{method.name}.{order}"
+            if kind in SLOPES:
+                slopes = SLOPES[kind]
+                by, form = ARGUMENTS[slopes.by], "in n and σ"
+                formula = symbolic.statement(indexed, slopes, order)
+                proof = functools.partial(symbolic.derivative, indexed, slopes, order)
+            else:
+                parts = COMPOSITES[kind]
+                by, form = ARGUMENTS["W" if parts.by_weights else "a"], "in the parts of n"
+                formula = composites.Pieces(indexed, parts).statement(order)
+                proof = functools.partial(composites.derivative_in_parts, indexed, parts, order)
             register(
                 Claim(
                     id,
                     topic=TOPIC,
                     source="beyond the paper",
                     statement=(
-                        f"{method.title}: the {order} derivative by {ARGUMENTS[slopes.by]} is this formula in n and σ, "
-                        "for every ε ≥ 0."
+                        f"{method.title}: the {order} derivative by {by} is this formula {form}, for every ε ≥ 0."
                     ),
-                    formula=symbolic.statement(INDEXED[kind.__name__], slopes, order),
-                    assumptions=("σ > 0",),
+                    formula=formula,
+                    assumptions=("σ > 0", *(("s > σ₂(W)",) if method.name == "sn" else ())),
                     read=Read.OWN,
                     expected=Verdict.HOLDS,
                     check=derivative_check(method, order),
                 )
             )
-            proves(id)(functools.partial(symbolic.derivative, INDEXED[kind.__name__], slopes, order))
+            proves(id)(proof)
 
 
 _register()

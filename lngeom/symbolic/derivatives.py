@@ -45,7 +45,7 @@ class Summed(Layer):
         return self.values
 
 
-def _flat(*indices: Any) -> tuple[Expr, ...]:
+def flat(*indices: Any) -> tuple[Expr, ...]:
     """Indices, some of which are tuples of indices."""
     return tuple(part for index in indices for part in (index if isinstance(index, tuple) else (index,)))
 
@@ -72,7 +72,7 @@ class Symbolic:
     @cached_property
     def indices(self) -> tuple[Expr, ...]:
         """The indices of an argument: of a summed input those of the output, of a weight the unit's and the input's."""
-        return _flat(self.method.sample, self.method.unit) if self.slopes.by == "a" else _flat(self.method.unit, d)
+        return flat(self.method.sample, self.method.unit) if self.slopes.by == "a" else flat(self.method.unit, d)
 
     @cached_property
     def _runs(self) -> tuple[Expr, ...]:
@@ -105,13 +105,13 @@ class Symbolic:
     def only(self, place: Place) -> Field:
         """1 for the argument at a place, 0 for all others."""
         wanted = tuple(self._at(place).get(index, index) for index in self.indices)
-        return lambda *at: sp.Mul(*map(KroneckerDelta, _flat(*at), wanted))
+        return lambda *at: sp.Mul(*map(KroneckerDelta, flat(*at), wanted))
 
     def elsewhere(self) -> Field:
         """Any change of arguments that are at no place."""
         fixed = [number for number, index in enumerate(self.indices) if index not in self._runs]
         inside = lambda at: sp.Mul(*(KroneckerDelta(at[number], self.indices[number]) for number in fixed))
-        return lambda *at: _ANY(*at) * (1 - inside(_flat(*at)))
+        return lambda *at: _ANY(*at) * (1 - inside(flat(*at)))
 
     def derivative(self, of: Callable[[Layer], Expr], *changes: Field) -> Expr:
         """The mixed derivative of a function of the layer along changes of the arguments."""
@@ -196,18 +196,18 @@ class Symbolic:
     def equal(self, text: str, left: Expr, right: Expr | int, name: str) -> Step:
         """The step left = right, where the right side uses names."""
         right = sp.sympify(right)
-        short: Names = {name: part for name, part in self.names.items() if name in _names(right)}
+        short: Names = {name: part for name, part in self.names.items() if name in names_in(right)}
         return equality(text, left, right, name, short)
 
     def where(self, right: Expr) -> tuple[str, ...]:
         """LaTeX of what c, K, w and x in a formula are."""
-        used = _names(right)
+        used = names_in(right)
         ones = "".join(f"[{a}={b}]" for a, b in zip(*self.places, strict=True))
         x, w = "x_{nd}", "W_{id}"
         if self.slopes.centred:
             x, w = r"x_{nd} - \tfrac1D\sum_e x_{ne}", r"(W_{id} - \tfrac1D\sum_e W_{ie})"
         texts = {
-            "c": f"{_subscripted('c', _flat(*self.places))} = {ones} - 1/{self.count}",
+            "c": f"{subscripted('c', flat(*self.places))} = {ones} - 1/{self.count}",
             _K.name: f"K = {' '.join(self.slopes.runs)}",
             "x": f"x_d = {x}",
             _W_NAME: rf"\hat w_d = {w}/\sigma",
@@ -217,21 +217,22 @@ class Symbolic:
     def by(self, what: str, *places: Place) -> str:
         """LaTeX of the derivative of something by the arguments at places."""
         letter, power = self.slopes.by.lower(), f"^{len(places)}" if len(places) > 1 else ""
-        below = "".join(rf"\partial {_subscripted(letter, place)}" for place in places)
+        below = "".join(rf"\partial {subscripted(letter, place)}" for place in places)
         return rf"\partial{power} {what}/{below}"
 
     def named(self, letter: str) -> str:
         """LaTeX of n or u, with the indices of the output's place."""
-        return _subscripted(letter, self.place)
+        return subscripted(letter, self.place)
 
 
-def _names(formula: Expr) -> set[str]:
+def names_in(formula: Expr) -> set[str]:
     """The names in a formula, indices aside."""
     entries = {entry.base.name for entry in formula.atoms(Indexed)}
     return entries | {symbol.name for symbol in formula.atoms(Symbol) if symbol not in FREE_INDICES}
 
 
-def _subscripted(letter: str, place: Place) -> str:
+def subscripted(letter: str, place: Place) -> str:
+    """LaTeX of a letter with the indices of a place."""
     return rf"{letter}_{{{''.join(map(str, place))}}}" if place else letter
 
 

@@ -692,7 +692,10 @@ def _instance(instance: Mapping[str, Any]) -> str:
 
 
 def _formula(line: str, width: int) -> list[str]:
-    """A formula on one line where it fits, else several on lines of their own, or broken before signs of equality."""
+    """A formula on one line where it fits, else several on lines of their own, or broken before signs of equality.
+
+    Those of a delta, in square brackets, stay.
+    """
     if len(line) + 6 <= width:
         return [f"      {line}"]
     if APART in line:
@@ -703,7 +706,7 @@ def _formula(line: str, width: int) -> list[str]:
             else:
                 rows += _formula(part, width)
         return [f"{row}," for row in rows[:-1]] + rows[-1:]
-    first, *rest = re.split(r" (?=[=≠<>≤≥⇒] )", line)
+    first, *rest = re.split(r" (?=[=≠<>≤≥⇒] (?![^\[\]]*\]))", line)
     parts = [f"      {first}", *(f"        {part}" for part in rest)]
     return [row for part in parts for row in _wrapped(part, width, "          ")]
 

@@ -128,6 +128,49 @@ def _cut(norm):
     return lambda a, gain, c: norm.right(jax.lax.stop_gradient(a), jax.lax.stop_gradient(gain), c)
 
 
+def _mean_twice(norm, a, gain, c):
+    """The mean of the cotangents is subtracted twice."""
+    g = c * gain
+    return norm.through(a, g) - g.mean(-1, keepdims=True) / norm.parts(a)[1]
+
+
+def _last_block(norm, a, gain, c):
+    """Of the sum over a row only the last block survives."""
+    n, scale = norm.parts(a)
+    g = c * gain
+    return (g - g.mean(-1, keepdims=True) - n * jnp.sum((g * n)[:, H // 2 :], -1, keepdims=True) / H) / scale
+
+
+def _gain_in_scale(norm, a, gain, c):
+    """The term of the scale is multiplied by the gain twice."""
+    n, scale = norm.parts(a)
+    g = c * gain
+    return (g - gain * n * jnp.mean(g * n, -1, keepdims=True)) / scale
+
+
+def _scale_kept(norm):
+    """Mean and 1/σ are kept in 16 bits."""
+
+    def run(a, gain, c):
+        half = lambda value: value.astype(jnp.float16).astype(a.dtype)  # noqa: E731
+        inverse = half(1 / norm.parts(a)[1])
+        n, g = (a - half(a.mean(-1, keepdims=True))) * inverse, c * gain
+        inner = g - n * jnp.mean(g * n, -1, keepdims=True) - g.mean(-1, keepdims=True)
+        return inner * inverse, jnp.sum(c * n, 0), jnp.sum(c, 0)
+
+    return run
+
+
+def _swapped(norm):
+    """The gradients of gain and bias change places."""
+
+    def run(a, gain, c):
+        by_inputs, by_gain, by_bias = norm.right(a, gain, c)
+        return by_inputs, by_bias, by_gain
+
+    return run
+
+
 def _narrow_sum(norm):
     """The sum of the gain's gradient is taken in 16 bits where the inputs are float32."""
 
@@ -230,7 +273,51 @@ FAULTS = {
     ),
     "bias zero": Fault(LAYER, _bias_zero, "Gradient in bias: it is zero"),
     "half kept": Fault(LAYER, _half_kept, "as a tensor kept in float16 makes it"),
-    "narrow sum": Fault(LAYER, _narrow_sum, "Right in float64, but vjp is off by"),
+    "narrow sum": Fault(
+        LAYER,
+        _narrow_sum,
+        "Right in float64, but vjp is off by",
+        "https://github.com/linkedin/Liger-Kernel/pull/950",
+    ),
+    "scale kept": Fault(
+        LAYER, _scale_kept, "as a tensor kept in float16 makes it", "https://github.com/flagos-ai/FlagGems/pull/221"
+    ),
+    "constants, RMS": Fault(
+        RMS,
+        CONSTANTS,
+        "mean and variance of a row are treated as constants",
+        "https://github.com/ooples/AiDotNet/pull/695",
+    ),
+    "mean twice": Fault(
+        LAYER,
+        in_inputs(_mean_twice),
+        "the derivative of the mean of a row is missing or wrong",
+        "https://github.com/tenstorrent/tt-metal/issues/53204",
+    ),
+    "last block": Fault(
+        LAYER,
+        in_inputs(_last_block),
+        "the derivative of the scale of a row is missing or has a wrong factor",
+        "https://github.com/tenstorrent/tt-metal/issues/53204",
+    ),
+    "gain in scale": Fault(
+        RMS,
+        in_inputs(_gain_in_scale),
+        "the derivative of the scale of a row is multiplied by gain once too often",
+        "https://github.com/NVIDIA/Megatron-LM/pull/6859",
+    ),
+    "swapped": Fault(
+        LAYER,
+        _swapped,
+        "cotangents are multiplied by ones, not by the normalized inputs",
+        "https://github.com/Oneflow-Inc/oneflow/pull/6149",
+    ),
+    "last rows dropped": Fault(
+        LAYER,
+        in_gain(lambda norm, a, c: jnp.sum((c * norm.parts(a)[0])[:-1], 0)),
+        "the last row is left out",
+        "https://github.com/BobMcDear/attorch/issues/18",
+    ),
     "cut": Fault(LAYER, _cut, "a derivative depends on is cut off", "https://github.com/pytorch/pytorch/issues/175754"),
 }
 

@@ -12,6 +12,7 @@ from lngeom.checks import check_derivatives
 from lngeom.checks.derivatives import Answer
 from lngeom.checks.derivatives.differences import Differences, Stencils
 from lngeom.checks.subject import Subject, as_elsewhere
+from lngeom.methods.composed import ResidualLayerNorm
 
 from tests.checks.faulty_derivatives import BATCH, EVALUATION, FAULTS, LAYER, RMS, subject
 
@@ -24,6 +25,34 @@ def test_a_fault_is_found_and_named(name):
     report = check_derivatives(subject(fault.norm, fault.backward(fault.norm)))
     assert report.wrong
     assert fault.words in " ".join(report.diagnosis)
+
+
+def test_a_layer_with_as_many_units_as_inputs():
+    report = check_derivatives(ResidualLayerNorm())
+    assert report.checked
+    assert report.wrong == ()
+
+
+def test_fifteen_public_reports_are_among_the_faults():
+    assert len({fault.source for fault in FAULTS.values() if fault.source}) >= 15
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        ("constants", "it breaks ⟨1, ∂L/∂x⟩ = 0, which the outputs' invariance demands ("),
+        ("constants of the batch", "it breaks ⟨1, ∂L/∂x⟩ = 0, which the outputs' invariance demands ("),
+        (
+            "cut",
+            "jvp∘vjp, vjp∘vjp break D²f[x, v] = −Df[v] for x and v of row 0, which the outputs' invariance demands.",
+        ),
+    ],
+)
+def test_an_identity_that_is_broken_is_named(name, identity):
+    fault = FAULTS[name]
+    report = check_derivatives(subject(fault.norm, fault.backward(fault.norm)))
+    assert identity in " ".join(report.diagnosis)
+    assert ("in unit 0" in " ".join(report.diagnosis)) == (fault.norm is BATCH)
 
 
 @pytest.mark.parametrize("norm", [LAYER, pytest.param(RMS, marks=pytest.mark.thorough), BATCH, EVALUATION])
@@ -226,6 +255,25 @@ def test_torch(name, wrong):
         assert "Derivatives of first order are right" in report.diagnosis[0]
         assert "autograd vjp∘vjp" not in {r.route for r in report.wrong}
         assert "torch.func" in report.code
+
+
+@pytest.mark.peers
+def test_the_second_derivative_of_weight_norm_in_torch():
+    """Wrong in reverse mode over reverse mode by the vector; torch's own check of the fused kernel says so, too."""
+    import torch
+
+    torch.manual_seed(0)
+    v, g = torch.randn(6, 6, dtype=torch.float64), 1 + torch.rand(6, 1, dtype=torch.float64)
+    fused = lambda v, g: torch._weight_norm(v, g, 0)  # noqa: E731
+    plain = lambda v, g: v * g / v.norm(dim=1, keepdim=True)  # noqa: E731
+    right = [
+        torch.autograd.gradgradcheck(f, (v.requires_grad_(), g.requires_grad_()), raise_exception=False)
+        for f in (fused, plain)
+    ]
+    report = check_derivatives(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 6)))
+    wrong = {r.route for r in report.wrong if r.order == 2}
+    assert right == [not wrong, True]
+    assert wrong <= {"autograd vjp∘vjp", "torch.func vjp∘vjp"}
 
 
 @pytest.mark.peers

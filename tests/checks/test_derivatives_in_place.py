@@ -187,3 +187,67 @@ def test_a_function_of_torch_and_a_wide_norm(axes):
     found = lg.check_model(Wide(), normal(*shape), derivatives=True).norms[-1].derivatives
     assert found.wrong == ()
     assert found["autograd backward"].answer is Answer.RIGHT
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_backward_pass_that_overflows_under_loss_scaling_is_found_in_jax(short):
+    width = jnp.float16 if short else jnp.float32
+
+    @jax.custom_vjp
+    def norm(x):
+        return (x / scale_of(x)).astype(x.dtype)
+
+    def scale_of(x):
+        return jnp.sqrt(jnp.mean(x.astype(jnp.float32) ** 2, -1, keepdims=True))
+
+    def backward(x, c):
+        along = jnp.mean((c.astype(width) * x.astype(width)).astype(jnp.float32), -1, keepdims=True)
+        scale = scale_of(x)
+        return (((c - x * along / scale**2) / scale).astype(x.dtype),)
+
+    norm.defvjp(lambda x: (norm(x), x), backward)
+
+    class RMSNorm(eqx.Module):
+        def __call__(self, x, key=None):
+            return norm(x)
+
+    found = lg.lint(RMSNorm(), (1000 * X).astype(np.float16), rules=["scaled-gradient"])
+    assert [f.rule for f in found.findings] == ["scaled-gradient"] * short, str(found)
+    if short:
+        assert "gradients in its inputs are not finite; the true ones, up to" in found.findings[0].consequence
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("short", [True, False])
+def test_a_backward_pass_that_overflows_is_found_under_autocast(short):
+    import torch
+
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x / x.float().square().mean(-1, keepdim=True).sqrt()).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx, c):
+            (x,) = ctx.saved_tensors
+            scale = x.float().square().mean(-1, keepdim=True).sqrt()
+            products = c * x if short else c.float() * x.float()
+            return ((c - x * products.float().mean(-1, keepdim=True) / scale**2) / scale).to(x.dtype)
+
+    class RMSNorm(torch.nn.Module):
+        def forward(self, x):
+            return Made.apply(x)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = torch.nn.Linear(X.shape[-1], 8), RMSNorm()
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.float16):
+                return self.norm(self.linear(x))
+
+    torch.manual_seed(0)
+    found = lg.lint(Model(), (1000 * X).astype(np.float32), rules=["scaled-gradient"])
+    assert [f.rule for f in found.findings] == ["scaled-gradient"] * short, str(found)

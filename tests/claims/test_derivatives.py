@@ -7,17 +7,23 @@ import pytest
 from lngeom.claims import Verdict, all_claims, decide
 from lngeom.claims.proofs import proof_of
 from lngeom.methods import METHODS
+from lngeom.methods.composed import WeightStandardizedGroupNorm
 from lngeom.methods.formulas import H, moment_slopes
 from lngeom.methods.layer import LayerNorm
-from lngeom.methods.page import SLOPES
+from lngeom.methods.page import COMPOSITES, SLOPES
+from lngeom.methods.weight import SPECTRAL, SpectralNorm, spectral
 from lngeom.papers.derivatives import ORDERS, derivative_check, point
-from lngeom.symbolic import Proof, layers
+from lngeom.symbolic import Proof, composites, layers
+from lngeom.symbolic.composites import derivative_in_parts
 from lngeom.symbolic.derivatives import derivative, statement
 from lngeom.symbolic.proof import ProofError
 
 CLAIMS = {claim.id: claim for claim in all_claims("derivatives")}
-WITHOUT = {"sn", "pre_bn", "residual_ln", "ws_gn", "qk_l2", "qk_ln"}
-"""Methods of another form: a singular value, sums and products of normalized numbers."""
+IN_PARTS = {
+    METHODS[name].kind: COMPOSITES[METHODS[name].kind]
+    for name in ("sn", "pre_bn", "residual_ln", "ws_gn", "qk_l2", "qk_ln")
+}
+"""Methods of another form: a singular value, sums, products and chains of normalized numbers."""
 LN = SLOPES[LayerNorm]
 WRONG = {
     "numerator": lambda P, y: P.same(P.place, y) + 1 / P.count,
@@ -28,14 +34,19 @@ WRONG = {
 """A wrong sign, a factor 2, a wrong sign, and a term forgotten."""
 
 
+def row_of(kind):
+    return next(method for method in METHODS.values() if method.kind is kind)
+
+
 def named(method):
     return layers.METHODS[METHODS[method].kind.__name__]
 
 
-def test_every_row_of_the_table_has_both_derivatives_or_is_of_another_form():
-    rows = {name for name, method in METHODS.items() if method.kind in SLOPES}
-    assert rows == set(METHODS) - WITHOUT
-    assert set(CLAIMS) == {f"derivative.{name}.{order}" for name in rows - {"ln_eps"} for order in ORDERS}
+def test_every_row_of_the_table_has_both_derivatives():
+    assert COMPOSITES == IN_PARTS
+    assert {method.kind for method in METHODS.values()} == {*SLOPES, *COMPOSITES}
+    assert not {*SLOPES} & {*COMPOSITES}
+    assert set(CLAIMS) == {f"derivative.{name}.{order}" for name in set(METHODS) - {"ln_eps"} for order in ORDERS}
 
 
 @pytest.mark.parametrize("id", CLAIMS)
@@ -53,7 +64,7 @@ def test_the_first_derivative_of_layer_norm_is_its_projector_over_the_scale(prob
     sigma = np.sqrt(a.var() + 0.3)
     n = (a - a.mean()) / sigma
     first = (np.eye(a.size) - 1 / a.size - np.outer(n, n) / a.size) / sigma
-    found = first @ np.asarray(at.changes[0])[0]
+    found = first @ np.asarray(at.directions[0]) @ a
     assert np.allclose(at.by_formula("first")[0], found, rtol=0, atol=1e-13)
 
 
@@ -94,3 +105,57 @@ def test_moments_over_too_few_indices_are_seen():
     """Slopes of layer norm are not those of layer norm over all positions: others move it, too."""
     with pytest.raises(ProofError, match="n stays"):
         derivative(named("ln_pooled"), moment_slopes(H), "first")
+
+
+FORMULAS = [
+    (kind, order, letters)
+    for kind, composite in COMPOSITES.items()
+    for order in ORDERS
+    for letters in getattr(composite, order)
+]
+
+
+@pytest.mark.parametrize(("kind", "order", "letters"), FORMULAS)
+def test_a_wrong_formula_in_parts_is_seen_by_proof_and_numbers(problem, monkeypatch, kind, order, letters):
+    right = COMPOSITES[kind]
+    formulas = getattr(right, order)
+    off = lambda P, *places: formulas[letters](P, *places) + 1  # noqa: E731
+    wrong = dataclasses.replace(right, **{order: {**formulas, letters: off}})
+    with pytest.raises(ProofError, match=f"{order} derivative"):
+        derivative_in_parts(layers.METHODS[kind.__name__], wrong, order)
+    monkeypatch.setitem(COMPOSITES, kind, wrong)
+    assert decide(list(derivative_check(row_of(kind), order)(problem))) is not Verdict.HOLDS
+
+
+@pytest.mark.parametrize("link", [0, 1])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_wrong_link_of_a_chain_is_seen(problem, monkeypatch, order, link):
+    kind = WeightStandardizedGroupNorm
+    right = COMPOSITES[kind]
+    slopes = list(right.chain.slopes)
+    slopes[link] = dataclasses.replace(slopes[link], share=lambda P: 2 / P.count)
+    chain = dataclasses.replace(right.chain, slopes=tuple(slopes))
+    wrong = dataclasses.replace(right, chain=chain, first={"W": chain.first}, second={"WW": chain.second})
+    with pytest.raises(ProofError, match="does not hold"):
+        derivative_in_parts(layers.METHODS[kind.__name__], wrong, order)
+    monkeypatch.setitem(COMPOSITES, kind, wrong)
+    assert decide(list(derivative_check(row_of(kind), order)(problem))) is not Verdict.HOLDS
+
+
+def test_the_second_derivative_of_spectral_norm_needs_the_other_singular_values(problem, monkeypatch):
+    """As if the singular vectors stood still, R = 0."""
+    still = lambda P, y, z: P.same(y[0], z[0]) * P("v", y[1]) * P("v", z[1])  # noqa: E731
+    wrong = dataclasses.replace(SPECTRAL, square=lambda output, y, z: still(output.parts, y, z))
+    monkeypatch.setattr(composites, "SPECTRAL", wrong)
+    with pytest.raises(ProofError, match="half the second derivative"):
+        derivative_in_parts(named("sn"), IN_PARTS[SpectralNorm], "second")
+    second = {"WW": lambda P, y, z: wrong.second(spectral(P), y, z)}
+    monkeypatch.setitem(COMPOSITES, SpectralNorm, dataclasses.replace(IN_PARTS[SpectralNorm], second=second))
+    assert decide(list(derivative_check(METHODS["sn"], "second")(problem))) is not Verdict.HOLDS
+
+
+def test_the_proof_of_a_logit_reads_as_expected():
+    plain = [
+        step.plain for step in derivative_in_parts(named("qk_ln"), IN_PARTS[METHODS["qk_ln"].kind], "second").steps
+    ]
+    assert plain[2] == "∂² n/∂a_h∂b_o = (n k̂_o q̂_h + [h=o] − k̂_h k̂_o − q̂_h q̂_o − 1 / M) / (κ ρ)"

@@ -448,3 +448,26 @@ def gradient_as_if_the_gain_were_one(mended):
             return norm(x, self.weight)
 
     return RMSNorm(jnp.linspace(0.5, 2, 8, dtype=jnp.float32)), normal(6, 8).astype(np.float32), {}
+
+
+@planted("scaled-gradient")
+def backward_pass_that_overflows_in_float16(mended):
+    import torch
+
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w, b):
+            ctx.save_for_backward(x, w)
+            scale = (x.float().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            return (x / scale * w + b).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx, c):
+            x, w = (value.float() if mended else value for value in ctx.saved_tensors)
+            scale = (x.float().square().mean(-1, keepdim=True) + 1e-5).sqrt().to(x.dtype)
+            g = c.to(x.dtype) * w
+            inner = g / scale - x / scale * ((g * x).mean(-1, keepdim=True) / scale) / scale
+            return inner.to(c.dtype), (c * (x / scale)).sum(0).to(c.dtype), c.sum(0)
+
+    inputs = 1000 * normal(6, 8)
+    return torch_norm(Made.apply, name="RMSNorm").half(), inputs.astype(np.float16), {"rules": ["scaled-gradient"]}

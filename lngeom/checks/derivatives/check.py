@@ -39,6 +39,10 @@ def check_derivatives(
     in which it computes, and what it calls wrong is confirmed by central differences with Richardson's extrapolation.
     Besides ordinary inputs there are inputs with a row and a column of equal values, and of a variance near ε.
 
+    Where outputs are invariant along 1 or x, of a row or of a unit over the batch, a wrong derivative is said to break
+    what follows: $\langle 1, \partial L/\partial x\rangle = 0$, $\langle x, \partial L/\partial x\rangle = 0$, and in
+    second order $D^2f[1, v] = 0$ and Euler's $D^2f[x, v] = -Df[v]$.
+
     Args:
         layer: as for `check_invariances`; of JAX (functions, lngeom, equinox, flax, haiku, Keras on JAX) or of torch,
             where `torch.func` and autograd are both checked.

@@ -7,6 +7,7 @@ equals the one that was found. What no explanation fits is said with its numbers
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
@@ -48,10 +49,11 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
     at_large = [r for r in wrong if not r.point]
     exact = [r for r in at_large if r.dtype == wide and not r.batched]
     yield from _orders(results, exact)
+    if exact and min(r.order for r in exact) == 2:
+        yield from _second_identities(case, [r for r in exact if r.order == 2])
     gradient = next((r for r in exact if r.order == 1 and r.route.endswith(("vjp", "backward"))), None)
     if gradient:
-        engine = next(e for e in case.vector.engines() if gradient.route.startswith(e.name))
-        yield from _gradient(case, engine, next(r for r in ROUTES if gradient.route == engine.name + r.name))
+        yield from _gradient(case, *_taken(case, gradient))
     elif any(r.found == 0 and r.expected for r in exact):
         zero = [r.route for r in exact if r.found == 0 and r.expected]
         yield f"{', '.join(zero)} {verb(len(zero))} zero: what a derivative depends on is cut off, as by detach."
@@ -68,6 +70,12 @@ def diagnose(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
     if batched:
         yield f"Right alone, wrong under vmap: {', '.join(r.route for r in batched)}."
     yield from _special(wrong, {r.route for r in at_large})
+
+
+def _taken(case: Case, result: Derivative) -> tuple[Engine, Route]:
+    """The engine and the route of a result."""
+    engine = next(e for e in case.vector.engines() if result.route.startswith(e.name))
+    return engine, next(route for route in ROUTES if result.route == engine.name + route.name)
 
 
 def _orders(results: Sequence[Derivative], exact: Sequence[Derivative]) -> Iterator[str]:
@@ -225,6 +233,10 @@ def _statistics(case: Case, found: np.ndarray, truth: np.ndarray) -> Iterator[tu
                 words = f"1/σ of {of} is √({numbers[0]}/{numbers[1]}) times the true one"
                 yield f"{words}, as by another divisor of its variance", by + _fit(found - by, centred, axes)
         yield scale, truth + _fit(off, x, axes)
+        for name, gain in case.vector.split(case.x):
+            if gain.shape == x.shape[-1:]:
+                words = f"the derivative of the scale of {of} is multiplied by {name} once too often"
+                yield from ((words, truth + _fit(off, values * (gain - 1), axes)) for values in (x, centred))
 
 
 def _sets(x: np.ndarray) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -279,19 +291,44 @@ def _sums(case: Case, at: slice, truth: np.ndarray) -> Iterator[tuple[str, np.nd
 
 
 def _identities(case: Case, name: str, at: slice, found: np.ndarray) -> Iterator[str]:
-    """Identities that invariances of the outputs demand of a gradient, and that this one breaks."""
+    """The first identity that an invariance of the outputs demands of a gradient, and that this one breaks."""
     if name != "inputs":
         return
-    x = dict(case.vector.split(case.x))["inputs"]
-    for row in range(len(x)):
-        for what, direction in (("1", np.ones_like(x[row])), ("x", x[row])):
+    for place, what, direction in _invariances(case):
+        along = direction[at]
+        value = float(found.ravel() @ along)
+        if abs(value) > 1e-2 * np.linalg.norm(found.ravel()[along != 0]) * np.linalg.norm(along):
+            yield f"it breaks ⟨{what}, ∂L/∂x⟩ = 0, which the outputs' invariance demands ({value:.3g} in {place})"
+            return
+
+
+def _second_identities(case: Case, results: Sequence[Derivative]) -> Iterator[str]:
+    r"""Those that second derivatives break: $D^2f[1, v] = 0$, and by Euler $D^2f[x, v] = -Df[v]$."""
+    broken: dict[str, list[str]] = {}
+    for result in results:
+        engine, route = _taken(case, result)
+        for place, what, direction in _invariances(case):
+            along = np.where(direction, case.v, 0.0)
+            moved = case.differences.along(along, 1).value
+            found = run(replace(case, u=direction, v=along), engine, route)
+            off = found @ (case.c if route.of_outputs else along) + (case.c @ moved if what == "x" else 0.0)
+            if abs(off) > 1e-2 * np.linalg.norm(case.c) * np.linalg.norm(moved):
+                identity = "D²f[x, v] = −Df[v]" if what == "x" else "D²f[1, v] = 0"
+                broken.setdefault(f"{identity} for x and v of {place}", []).append(result.route)
+                break
+    for identity, names in broken.items():
+        breaks = verb(len(names), "breaks", "break")
+        yield f"{', '.join(names)} {breaks} {identity}, which the outputs' invariance demands."
+
+
+def _invariances(case: Case) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Rows, and units of a batch, whose change along 1, or along x, leaves the outputs: name, which, and direction."""
+    at, x = case.vector.slices["inputs"], dict(case.vector.split(case.x))["inputs"]
+    rows = [(f"row {k}", (k,)) for k in range(len(x))]
+    units = [(f"unit {k}", (..., k)) for k in range(x.shape[-1])]
+    for place, chosen in rows + units:
+        for what, values in (("1", np.ones_like(x)), ("x", x)):
             along = np.zeros_like(case.x)
-            full = np.zeros_like(x)
-            full[row] = direction
-            along[at] = full.ravel()
-            if np.max(np.abs(case.differences.along(along, 1).value)) > 1e-3:
-                continue
-            value = float(np.sum(found[row] * direction))
-            if abs(value) > 1e-2 * np.linalg.norm(found[row]) * np.linalg.norm(direction):
-                yield f"it breaks ⟨{what}, ∂L/∂x⟩ = 0, which the outputs' invariance demands ({value:.3g} in row {row})"
-                return
+            along[at].reshape(x.shape)[chosen] = values[chosen]
+            if np.max(np.abs(case.differences.along(along, 1).value)) <= 1e-3:
+                yield place, what, along

@@ -87,7 +87,7 @@ def derivatives_of(placed: Placed, highest: int = 2, modes: Collection[str] | No
         raise ValueError("Keras differentiates it by another backend: set KERAS_BACKEND=jax")
     if placed.unit == UNITS[2]:
         raise NoReference("it computes in 16 bits, where differences of its outputs have no digits")
-    inputs = _few(placed)
+    inputs = few_inputs(placed)
     if not np.all(np.isfinite(inputs)):
         raise NoReference("its inputs in the model are not finite")
     if inputs.size > MOST:
@@ -115,7 +115,7 @@ def derivatives_of(placed: Placed, highest: int = 2, modes: Collection[str] | No
         return Derivatives(name, wide, tuple(vector.shapes), found, tuple(diagnose(points[0], found)))
 
 
-def _few(placed: Placed) -> np.ndarray:
+def few_inputs(placed: Placed) -> np.ndarray:
     """Samples and positions of the inputs evenly apart, or the first ones where further inputs go with them."""
     inputs = np.asarray(placed.layer.reaching(placed.training), np.float64)
     needed = [min(n, SAMPLES) if axis == 0 else n for axis, n in enumerate(placed.shape)]

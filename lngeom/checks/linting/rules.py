@@ -15,6 +15,7 @@ from lngeom._core.text import verb
 from lngeom.checks._probed import UNITS
 from lngeom.checks.derivatives.diagnosis import explained
 from lngeom.checks.derivatives.examine import NoReference
+from lngeom.checks.derivatives.scaled import scaled_gradient
 from lngeom.checks.linting.case import Case
 from lngeom.checks.linting.channels import channels_of
 from lngeom.checks.recorded import Layer
@@ -532,3 +533,15 @@ def wrong_gradient(case: Case) -> str | None:
     except NoReference:
         return None
     return " ".join(diagnosis) if explained(diagnosis) else None
+
+
+@rule(
+    "scaled-gradient",
+    "Loss scaling multiplies what comes back to a norm. Where its backward pass in float16 overflows inside, steps are "
+    "skipped though the gradients fit; where it vanishes inside, nothing is trained.",
+    "Compute the backward pass in float32 and round the gradient once, or leave it to the framework.",
+    of_inputs=True,
+)
+def scaled_gradients(case: Case) -> str | None:
+    """The gradient in the inputs for large and for small cotangents beside that for ordinary ones, in float16."""
+    return scaled_gradient(case.norm)
