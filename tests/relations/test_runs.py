@@ -2,11 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import lngeom as lg
 import numpy as np
 import optax
 import pytest
 from hypothesis import strategies as st
 from lngeom.training import (
+    _consequences,
     _detect,
     equilibrium,
     equivalence,
@@ -238,6 +240,31 @@ def test_the_law_of_an_optimizer_is_found_and_its_rate_is_that_of_the_plan(name,
     assert_close(next(row for row in rows if row.name == "free").effective_learning_rate, effective, 1e-3)
 
 
+@relation(
+    name=st.sampled_from(["LayerNorm", "RMSNorm", "WeightNorm"]), power=st.sampled_from([0, 1, 2, 3]),
+    given=st.booleans(), seed=SEEDS, thorough=8,
+)  # fmt: skip
+def test_a_rescaled_run_is_the_same_where_the_rate_has_the_second_power_alone(name, power, given, seed):
+    model = lg.NormalizedGLM(getattr(lg.normalizers, name)(), lg.families.Bernoulli())
+    params = model.init(jax.random.key(seed), inputs=3, outputs=5)
+    X = jnp.asarray(np.random.default_rng(seed).normal(size=(40, 3)))
+    y = model.sample(jax.random.key(seed + 1), params, X) if given else None
+
+    def optimizer(c):
+        parts = {"weights": optax.sgd(0.5 * float(c) ** power), "rest": optax.sgd(0.5)}
+        return optax.partition(parts, lg.GLMParameters("weights", "rest", "rest"))
+
+    def scale(c, p):
+        return lg.GLMParameters(c * p.weights, p.bias, p.gain)
+
+    found = lg.equivariance(model, params=params, X=X, y=y, action=scale, identity=1.0, optimizer=optimizer)
+    assert found["optimizer"].outcome == ("holds" if power == 2 else "fails")
+    assert all(c.holds for c in found.consequences if c.name != "optimizer")
+    if given:
+        with pytest.raises(ValueError, match="y must have shape"):
+            lg.equivariance(model, params=params, X=X, y=y[:, :-1], action=scale, identity=1.0)
+
+
 @pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_norms_in_advance(self, monkeypatch):
@@ -259,6 +286,10 @@ class TestEachRelationNoticesAFault:
         before = equilibrium.lion_correlation
         monkeypatch.setattr(equilibrium, "lion_correlation", lambda b1, b2: 1.3 * before(b1, b2))
         fails(test_a_run_under_random_gradients_stays_at_the_predicted_norm_and_angle, name=st.just("lion"))
+
+    def test_a_run_that_is_not_compared(self, monkeypatch):
+        monkeypatch.setattr(_consequences.Measured, "_run", lambda self, optimizer, start, steps: [start] * steps)
+        fails(test_a_rescaled_run_is_the_same_where_the_rate_has_the_second_power_alone, draws=3)
 
     def test_laws_without_decay(self, monkeypatch):
         monkeypatch.setattr(_detect, "_with_decay", lambda motion, shown: motion)
