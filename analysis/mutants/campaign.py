@@ -147,9 +147,19 @@ def _command(chosen: Mutants, options: argparse.Namespace) -> int:
         with temporary_folder() as folder, Copy(ROOT, folder) as copy:
             ask_again(copy, found, survivors, code)
     elif options.relations:
-        for id in _ask_relations(chosen, found, configuration, code, console):
-            keep()
-            console.print(f"{id}: {found[id].relation} ({found[id].relation_how})", **_PLAIN)
+        wanted = {
+            id
+            for id, r in found.items()
+            if r.outcome in {"tests", "none"}
+            and r.relation_code != code
+            and not r.relation
+            and id not in survivors.gone
+            if (not options.only or id in options.only) and options.area in {None, r.area}
+        }
+        with temporary_folder() as folder, Copy(ROOT, folder) as copy:
+            for id in ask_relations(copy, wanted, found, configuration, code):
+                keep()
+                console.print(f"{id}: {found[id].relation} ({found[id].relation_how})", **_PLAIN)
     elif left := {id: m for id, m in chosen.items() if id not in found}:
         for result in _plant(left, configuration, options.baseline, console):
             found[result.id] = result
@@ -191,38 +201,37 @@ def _plant(
                 yield result
 
 
-def _ask_relations(
-    chosen: Mutants, found: dict[str, Result], configuration: dict[str, Any], code: str, console: Console
+def ask_relations(
+    copy: Copy, wanted: set[str], found: dict[str, Result], configuration: dict[str, Any], code: str
 ) -> Generator[str, None, None]:
-    """Plants those again that neither claims nor relations noticed, and asks the relations as they are now.
+    """Plants mutants again that neither claims nor relations noticed, and asks the relations as they are now.
 
     Args:
-        chosen: mutants to be asked about.
+        copy: of the repository with the relations.
+        wanted: ids of these mutants.
         found: results by id, which are changed.
-        configuration: of the run, which is told the code and the seconds.
-        code: hash of the code.
-        console: takes messages.
+        configuration: of the run, which is told the number of relations and the seconds.
+        code: hash of the code of the copy.
 
     Yields:
         The id of each mutant that was planted.
+
+    Raises:
+        ValueError: if a relation fails without a fault, or the change that an id stands for is another than it was.
     """
-    left = {id for id in chosen if id in found and found[id].outcome in {"tests", "none"}}
-    left = {id for id in left if not found[id].relation and found[id].relation_code != code}
-    with temporary_folder() as folder, Copy(ROOT, folder) as copy:
-        console.print("relations without a fault", highlight=False)
-        baseline = Baseline.of_relations(copy)
-        console.print(f"{len(baseline.of['relations'])} in {baseline.seconds:.0f} s", highlight=False)
-        if baseline.failing:
-            raise ValueError(f"relations fail without a fault: {', '.join(baseline.failing)}")
-        for id, (mutant, _) in chosen.items():
-            if id not in left:
-                continue
-            with copy.planted(mutant):
-                answer = ask_tests("relations", mutant, baseline, copy)
-            found[id] = found[id]._replace(relation=answer.by, relation_how=answer.how, relation_code=code)
-            spent = configuration.get("relations seconds", 0.0) + answer.seconds
-            configuration |= {"relations code": code, "relations seconds": round(spent, 1)}
-            yield id
+    baseline = Baseline.of_relations(copy)
+    if baseline.failing:
+        raise ValueError(f"relations fail without a fault: {', '.join(baseline.failing)}")
+    configuration["relations"] = len(baseline.of["relations"])
+    for id in [id for id in found if id in wanted]:
+        with copy.planted(mutant := Mutant.of(id)) as change:
+            if change != found[id].change:
+                raise ValueError(f"{id} is another change now: {change}; say in {SURVIVORS.name} that it is gone")
+            answer = ask_tests("relations", mutant, baseline, copy)
+        found[id] = found[id]._replace(relation=answer.by, relation_how=answer.how, relation_code=code)
+        spent = configuration.get("relations seconds", 0.0) + answer.seconds
+        configuration["relations seconds"] = round(spent, 1)
+        yield id
 
 
 def ask_again(copy: Copy, found: dict[str, Result], survivors: Survivors, code: str) -> None:
