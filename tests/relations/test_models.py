@@ -86,6 +86,20 @@ def test_a_predicted_null_space_is_the_measured_one(name, joint, zeros, rank, se
     assert np.abs(rows @ found.basis).max(initial=0) <= 1e-7 * s[0]
 
 
+@relation(each={"name": METHODS}, inputs=st.integers(1, 4), seed=SEEDS, thorough=20)
+def test_of_one_class_every_direction_is_null(name, inputs, seed):
+    rng = np.random.default_rng(seed)
+    known = normalizers(2, inputs, 0.1)
+    if name not in known or name == "batch_evaluation":  # whose statistics are of two units
+        return
+    model = lg.NormalizedGLM(known[name], lg.families.Categorical())
+    shapes = (1, inputs), (1,), (1,)
+    params = lg.GLMParameters(*(jnp.asarray(0.5 + rng.random(shape)) for shape in shapes))
+    found = lg.predicted_nullspace(model, params, jnp.asarray(rng.normal(size=(9, inputs))))
+    assert_close(found.basis @ found.basis.T, np.eye(inputs + 2))
+    assert found.dimension == inputs + 2
+
+
 @relation(
     bias=st.booleans(), tied=st.booleans(), positions=st.booleans(), block=st.integers(1, 20),
     scale=st.sampled_from([1.0, 60.0]), seed=SEEDS, thorough=60,
@@ -203,6 +217,11 @@ class TestEachRelationNoticesAFault:
     def test_shares_of_positions(self, monkeypatch):
         monkeypatch.setattr(_vocabulary.HeadMetric, "_share", property(lambda self: 1.001 / self.samples))
         fails(test_a_head_in_blocks_is_that_of_all_logits)
+
+    def test_few_of_all_directions(self, monkeypatch):
+        before = predicted._everything
+        monkeypatch.setattr(predicted, "_everything", lambda into: tuple(part[:-1] for part in before(into)))
+        fails(test_of_one_class_every_direction_is_null, name=st.just("layer"))
 
     def test_a_convention(self, monkeypatch):
         monkeypatch.setattr(conventions, "scaling", lambda library, loss, samples, outputs=1: float(samples))

@@ -1,5 +1,6 @@
 """A method is its index formula in every arithmetic: exact numbers, floats, and sums written as loops."""
 
+import dataclasses
 from fractions import Fraction
 
 import lngeom as lg
@@ -10,11 +11,12 @@ from lngeom.methods import spatial
 from lngeom.methods.page import FORMULAS
 from lngeom.methods.readings import Arrays
 from lngeom.methods.transformations import EXTENDED as COLUMNS
-from lngeom.symbolic import actions, layers
+from lngeom.symbolic import actions, layers, prove, search, table
 from lngeom.symbolic.actions import concretely
+from lngeom.symbolic.proof import Change, Counterexample
 
 from tests.relations.relation import assert_close, fails, relation
-from tests.symbolic.test_one_definition import TOLERANCE, disagreement, point
+from tests.symbolic.test_one_definition import DELTA, GAMMA, TOLERANCE, by_library, disagreement, numeric, point
 
 SEEDS = st.integers(0, 999)
 
@@ -62,6 +64,43 @@ def test_an_exact_transformation_of_groups_changes_the_first_that_the_method_tel
         assert concretely(column, W, X, delta, gamma, method) == (first + W[rows:], X)
 
 
+@relation(each={"name": tuple(layers.METHODS)}, column=st.sampled_from(COLUMNS), thorough=20)
+def test_what_refutes_an_invariance_is_seen_in_numbers_and_has_no_sample_to_spare(name, column):
+    method, found = layers.METHODS[name], prove(name, column.name)
+    if not isinstance(found, Counterexample):
+        return
+    values = found.instance
+    change = found.changes(values)[-1]
+    before, after = (np.array(side.tolist(), float) for side in change[1:])
+    np.testing.assert_array_equal(change.differs, np.abs(after - before) > 1e-12)
+    assert float(found.sides(values)[0]) in before
+    W, X = (values[key].tolist() for key in "WX")
+    stored = {field.name for field in dataclasses.fields(numeric(name, 0.0))} - {"eps", "groups", "alpha"}
+    if not stored:  # those of another number of units
+        by_numbers = by_library(method, W, X, float(values[r"\epsilon"]))
+        np.testing.assert_allclose(before, by_numbers, atol=1e-12)
+    moves = Fraction(str(values.get(r"\delta", 1))), list(values.get(r"\gamma", [0]))
+    for k in range(0, len(X), method.positions) if len(X) > method.positions and not method.irrational else ():
+        fewer = X[:k] + X[k + method.positions :]
+        assert search._first_change(method, column, W, fewer, *moves, Fraction(str(values[r"\epsilon"]))) is None
+
+
+IRRATIONAL = tuple(name for name, method in layers.METHODS.items() if method.irrational)
+
+
+@relation(each={"name": IRRATIONAL}, column=st.sampled_from(COLUMNS), seed=SEEDS, thorough=20)
+def test_roots_within_roots_agree_with_numbers_up_to_their_sign(name, column, seed):
+    method = layers.METHODS[name]
+    W, X = point(method, seed)
+    sides = (W, X), concretely(column, W, X, DELTA, [GAMMA[d % len(GAMMA)] for d in range(len(X[0]))], method)
+    before, after = (
+        by_library(method, *side, 0.0)[: method.positions if column.compares_first else None] for side in sides
+    )
+    for sign in (1, -1):
+        same = np.allclose(after, sign * before, atol=1e-9)
+        assert table.expansion(method, column, flipped=sign < 0).verify() == same
+
+
 @pytest.mark.thorough
 class TestEachRelationNoticesAFault:
     def test_groups_of_another_size(self, monkeypatch):
@@ -72,6 +111,15 @@ class TestEachRelationNoticesAFault:
         before = spatial._moments
         monkeypatch.setattr(spatial, "_moments", lambda values, axes, eps: before(values, axes, 2 * eps))
         fails(test_numbers_are_exact_arithmetic_before_and_after_a_transformation, name=st.just("InstanceNorm"))
+
+    def test_marks_of_what_is_the_same(self, monkeypatch):
+        everything = property(lambda self: [[True] * self.before.cols] * self.before.rows)
+        monkeypatch.setattr(Change, "differs", everything)
+        fails(test_what_refutes_an_invariance_is_seen_in_numbers_and_has_no_sample_to_spare, draws=40)
+
+    def test_instances_that_do_not_see_the_sign(self, monkeypatch):
+        monkeypatch.setattr(table, "equal", lambda old, new, sign=1: True)
+        fails(test_roots_within_roots_agree_with_numbers_up_to_their_sign, draws=40)
 
     def test_a_sum_of_what_does_not_change(self, monkeypatch):
         before = Arrays.total
