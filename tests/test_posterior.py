@@ -79,18 +79,6 @@ def test_draws_leave_the_gauge_alone_and_have_the_variance_of_predictions():
     np.testing.assert_allclose(jnp.var(outputs, 0), sharp.variance(NEW), rtol=0.15)
 
 
-def test_the_evidence_is_largest_where_it_is_maximized():
-    found = posterior(PARAMS)
-    best = found.maximize_evidence()
-    for factor in (0.5, 2.0):
-        other = replace(best, prior_precision=factor * best.prior_precision)
-        assert other.log_evidence < best.log_evidence
-    p = best.predict(NEW, jax.random.key(6), 500)
-    np.testing.assert_allclose(jnp.sum(p, 1), 1)
-    confident = jax.nn.softmax(network(PARAMS, NEW))
-    assert float(jnp.mean(jnp.max(p, 1))) < float(jnp.mean(jnp.max(confident, 1)))
-
-
 def test_a_normalized_glm_leaves_its_predicted_null_space_out():
     model = lg.NormalizedGLM(lg.normalizers.LayerNorm(), lg.families.Bernoulli())
     params = model.init(jax.random.key(0), inputs=3, outputs=4)

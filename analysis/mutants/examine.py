@@ -27,13 +27,13 @@ COPIED = ("lngeom", "tests", "analysis")
 
 QUICK = (
     "tests/relations", "tests/information", "tests/symbolic", "tests/training", "tests/nn", "tests/claims",
-    "tests/stacks", "tests/rewrite", "tests/test_families.py", "tests/test_family_checks.py", "tests/test_glm.py",
-    "tests/test_metric.py", "tests/test_numerics.py", "tests/test_posterior.py", "tests/test_draws.py",
-    "tests/test_trees.py", "lngeom",
+    "tests/stacks", "tests/rewrite", "tests/checks", "tests/test_families.py", "tests/test_family_checks.py",
+    "tests/test_glm.py", "tests/test_metric.py", "tests/test_numerics.py", "tests/test_posterior.py",
+    "tests/test_draws.py", "tests/test_trees.py", "lngeom",
 )  # fmt: skip
-"""Where the tests are that may be asked, those of the quick tier; in `lngeom`, the doctests."""
+"""Where the tests are that may be asked, those of the quick tier: relations first; in `lngeom`, the doctests."""
 
-SECONDS = {"claims": 25.0, "relations": 20.0, "tests": 30.0}
+SECONDS = {"claims": 25.0, "relations": 40.0, "tests": 30.0}
 """What the asked ones of a kind take without the fault, at most."""
 
 TIMES, MORE = 5.0, 60.0
@@ -60,6 +60,9 @@ class Result(NamedTuple):
         seconds: time taken.
         later: the test that noticed it when it was planted again.
         later_code: hash of the code that it was planted in then.
+        relation: the relation that noticed it when relations alone were asked again.
+        relation_how: what it said.
+        relation_code: hash of the code that they were asked in.
     """
 
     id: str
@@ -72,6 +75,9 @@ class Result(NamedTuple):
     seconds: float
     later: str = ""
     later_code: str = ""
+    relation: str = ""
+    relation_how: str = ""
+    relation_code: str = ""
 
 
 def code_of(root: Path) -> str:
@@ -257,6 +263,26 @@ class Baseline:
         return cls._of(lines, first + second)
 
     @classmethod
+    def of_relations(cls, copy: Copy) -> "Baseline":
+        """Makes the baseline of the relations alone.
+
+        Args:
+            copy: of the repository, without a fault.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            RuntimeError: if they cannot be run.
+        """
+        lines, end, seconds = copy.ask("tests", WHOLE, watch=True, tests=[QUICK[0]])
+        if end:
+            raise RuntimeError(f"the relations cannot be run without a fault: {end}")
+        names = {line["relation"] for line in lines if "relation" in line}
+        own = [line for line in lines if "relation" in line or line.get("by") in names]
+        return cls._of([{"kind": "tests", **line} for line in own], seconds)
+
+    @classmethod
     def _of(cls, lines: list[dict[str, Any]], seconds: float) -> "Baseline":
         relations = {line["relation"] for line in lines if "relation" in line}
         of: dict[str, dict[str, Witness]] = {"claims": {}, "relations": {}, "tests": {}}
@@ -334,18 +360,52 @@ def examine(mutant: Mutant, area: str, baseline: Baseline, copy: Copy) -> Result
         if end:
             return result("no answer", how=end)
         for kind in ("relations", "tests"):
-            asked = baseline.asked(mutant, kind)
-            if not asked:
-                continue
-            lines, end, taken = copy.ask("tests", _limit(asked), watch=False, tests=list(asked))
-            seconds += taken
-            count += sum("by" in line for line in lines)
-            for line in lines:
-                if line.get("answer"):
-                    return result(kind, line["by"], line["answer"])
-            if end:
-                return result("no answer", how=end)
+            answer = ask_tests(kind, mutant, baseline, copy)
+            seconds += answer.seconds
+            count += answer.count
+            if answer.by:
+                return result(kind, answer.by, answer.how)
+            if answer.end:
+                return result("no answer", how=answer.end)
         return result("none")
+
+
+class Answer(NamedTuple):
+    """What the relations or the tests that run the function of a mutant say of it.
+
+    Attributes:
+        by: the first that fails.
+        how: what it says.
+        end: how their process ended, where it did not end by itself.
+        count: number that ran.
+        seconds: time taken.
+    """
+
+    by: str = ""
+    how: str = ""
+    end: str = ""
+    count: int = 0
+    seconds: float = 0.0
+
+
+def ask_tests(kind: str, mutant: Mutant, baseline: Baseline, copy: Copy) -> Answer:
+    """Asks relations or tests about a fault.
+
+    Args:
+        kind: "relations" or "tests".
+        mutant: the fault.
+        baseline: what they say without it.
+        copy: of the repository, with it.
+
+    Returns:
+        What they say.
+    """
+    asked = baseline.asked(mutant, kind)
+    if not asked:
+        return Answer()
+    lines, end, seconds = copy.ask("tests", _limit(asked), watch=False, tests=list(asked))
+    failed = next((line for line in lines if line.get("answer")), {"by": "", "answer": ""})
+    return Answer(failed["by"], failed["answer"], end, sum("by" in line for line in lines), seconds)
 
 
 def passes(copy: Copy, test: str) -> bool:

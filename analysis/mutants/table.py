@@ -35,11 +35,13 @@ class Survivors(NamedTuple):
         equivalent: why a mutant changes no result, by id.
         tests: the test that notices one, by id: it was added, or is not asked in a run.
         open: why no test notices one yet, by id.
+        gone: what became of a function in which one was planted, by id.
     """
 
     equivalent: Mapping[str, str]
     tests: Mapping[str, str]
     open: Mapping[str, str] = MappingProxyType({})
+    gone: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def read(cls, path: Path) -> "Survivors":
@@ -94,6 +96,27 @@ def shares(row: Mapping[str, int]) -> tuple[float, float]:
     counted = row["planted"] - row["equivalent"] - row["import"]
     first = row["claims"] + row["relations"]
     return (first / counted, (first + row["tests"]) / counted) if counted else (1.0, 1.0)
+
+
+def since(found: Sequence[Result], survivors: Survivors) -> dict[str, tuple[int, int, int]]:
+    """What relations notice that were added after the run.
+
+    Args:
+        found: results.
+        survivors: reasons.
+
+    Returns:
+        Area → numbers of mutants that change a result, that claims and relations noticed in the run, and that relations
+        alone noticed since.
+    """
+    counted = [r for r in found if kind(r, survivors) not in {"equivalent", "import"}]
+    rows = {}
+    for name, areas in (*((a, (a,)) for a in AREAS), ("mathematics", MATHEMATICS)):
+        own = [r for r in counted if r.area in areas]
+        if any(r.relation_code for r in own):
+            at_once = sum(r.outcome in {"claims", "relations"} for r in own)
+            rows[name] = len(own), at_once, sum(bool(r.relation) for r in own)
+    return rows
 
 
 def write(found: Sequence[Result], survivors: Survivors, configuration: dict[str, Any], path: Path) -> None:
@@ -171,7 +194,7 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
         "The shares are of the mutants that change a result and can be imported. A process that gives no answer counts "
         f"as noticed by nobody. With the tests added since, {since} of {len(counted)} are noticed.",
     ]
-    lines += _of_survivors(found, survivors)
+    lines += _of_relations(found, survivors, configuration) + _of_survivors(found, survivors)
     for area in AREAS:
         members = [r for r in found if r.area == area]
         if not members:
@@ -195,6 +218,36 @@ def _minutes(configuration: Mapping[str, Any], name: str) -> str:
     return f"{configuration.get(name, 0) / 60:.0f} min"
 
 
+def _of_relations(found: Sequence[Result], survivors: Survivors, configuration: Mapping[str, Any]) -> list[str]:
+    """What relations notice that were added after the whole run."""
+    asked = [r for r in found if r.relation_code]
+    if not asked:
+        return []
+    codes = ", ".join(f"`{code}`" for code in sorted({r.relation_code for r in asked}))
+    lines = [
+        "",
+        "## Relations added since",
+        "",
+        "Relations were added after the whole run. They say what holds of any right implementation, for drawn "
+        "families, layers, models and runs. They were written with the list of the faults at hand that claims and "
+        f"relations had not noticed, and were then asked about {len(asked)} of these, in the sources {codes}: with the "
+        f"few draws of the quick tier, {_minutes(configuration, 'relations seconds')} in all. So the shares below are "
+        "of these faults; of new ones a smaller share may be noticed.",
+        *(["", configuration["relations note"]] if "relations note" in configuration else []),
+        "",
+        "| area | change a result | claims and relations in the run | relations since | share of both |",
+        "|---|---|---|---|---|",
+    ]
+    for area, (count, at_once, later) in since(found, survivors).items():
+        lines.append(f"| {area} | {count} | {at_once} | {later} | {100 * (at_once + later) / count:.0f} % |")
+    lines += ["", "| fault | change | relation | how |", "|---|---|---|---|"]
+    for r in asked:
+        by = f"`{r.relation}`" if r.relation else survivors.equivalent.get(r.id, "**by none**")
+        cells = (f"`{r.id}`", f"`{_short(r.change)}`", by, _short(r.relation_how))
+        lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
+    return lines
+
+
 def _of_survivors(found: Sequence[Result], survivors: Survivors) -> list[str]:
     """What nobody noticed in the whole run, and why, or which test notices it since."""
     members = [r for r in found if r.outcome in {"none", "no answer"}]
@@ -213,6 +266,7 @@ def _of_survivors(found: Sequence[Result], survivors: Survivors) -> list[str]:
     lines += ["| fault | change | why it changes no result, or the test that notices it |", "|---|---|---|"]
     for result in members:
         why = survivors.equivalent.get(result.id, "") or (f"`{result.later}`" if result.later else "")
+        why = ", ".join(part for part in (why, survivors.gone.get(result.id, "")) if part)
         why = why or f"**{COLUMNS[result.outcome]}** {survivors.open.get(result.id, '')}"
         cells = (f"`{result.id}`", f"`{_short(result.change)}`", why)
         lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")

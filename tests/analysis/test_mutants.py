@@ -12,7 +12,7 @@ import pytest
 from analysis.mutants import campaign, examine, mutator
 from analysis.mutants.examine import Baseline, Copy, Result, Witness
 from analysis.mutants.mutator import OPERATORS, Mutant, definitions, render, sites
-from analysis.mutants.table import Survivors, kind, markdown, read, shares, summarize, write
+from analysis.mutants.table import Survivors, kind, markdown, read, shares, since, summarize, write
 from analysis.mutants.targets import MATHEMATICS, TARGETS, all_mutants, draw
 from rich.console import Console
 
@@ -392,14 +392,35 @@ def test_a_fault_of_this_library_is_noticed_by_its_claim(tmp_path):
     assert (found.outcome, found.by, found.asked) == ("claims", "numbers equation.33", 1), found
 
 
-def result(id, outcome, area="nn", **more):
-    return Result(id, area, "a → b", outcome, more.pop("by", ""), more.pop("how", ""), 1, 0.5, **more)
+@pytest.mark.thorough
+def test_relations_are_asked_about_what_tests_alone_noticed(small):
+    ids = {name: f"formula.py:{name}" for name in ("area:products:0", "longest:constants:0")}
+    told, found = {}, {id: result(id, "tests", change=Mutant.of(id).apply(FORMULA)[1]) for id in ids.values()}
+    assert list(campaign.ask_relations(small.copy, set(found), found, told, "new")) == list(found)
+    area, longest = found.values()
+    assert (area.outcome, area.relation, area.relation_code) == ("tests", "tests/test_it.py::test_area[2]", "new")
+    assert (longest.relation, longest.relation_code) == ("", "new")
+    assert told["relations"] == 2
+    moved = {id: r._replace(change="a + b → a") for id, r in found.items()}
+    with pytest.raises(ValueError, match="is another change now"):
+        list(campaign.ask_relations(small.copy, set(moved), moved, told, "new"))
+
+
+def result(id, outcome, area="nn", *, change="a → b", **more):
+    return Result(id, area, change, outcome, more.pop("by", ""), more.pop("how", ""), 1, 0.5, **more)
 
 
 FOUND = [
     result("1", "claims", by="numbers equation.3", how="holds → refuted"),
     result("2", "relations", by="tests/relations/test_operator.py::test_rows"),
-    result("3", "tests", by="tests/test_glm.py::test"),
+    result(
+        "3",
+        "tests",
+        by="tests/test_glm.py::test",
+        relation="tests/relations/test_models.py::test_new",
+        relation_how="1 is not 2",
+        relation_code="newer",
+    ),
     result("4", "none", later="tests/test_glm.py::test_new", later_code="later"),
     result("5", "none"),
     result("6", "import", "papers", how="SyntaxError"),
@@ -432,6 +453,13 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert r"| `5` | `a → b` | a \| b is symmetric |" in page
     assert "| `7` | `a → b` | **by none** |" in page
     assert "in the sources `later`" in page
+    assert since(again, SAID)["nn"] == since(again, SAID)["mathematics"] == (4, 2, 1)
+    assert "in the sources `newer`" in page
+    assert "| mathematics | 4 | 2 | 1 | 75 % |" in page
+    assert "| `3` | `a → b` | `tests/relations/test_models.py::test_new` | 1 is not 2 |" in page
+    assert "Relations added since" not in markdown([r._replace(relation_code="") for r in again], SAID, configuration)
+    gone = SAID._replace(gone={"7": "the function is gone since"})
+    assert "| `7` | `a → b` | the function is gone since |" in markdown(again, gone, configuration)
     assert "\n\nNot in one piece.\n\n| area |" in markdown(again, SAID, configuration | {"note": "Not in one piece."})
     assert campaign.kept_results(path, "abc") == (given, FOUND)
     assert campaign.kept_results(tmp_path / "none.json", "abc") == ({}, [])

@@ -132,14 +132,3 @@ def test_the_product_of_the_same_numbers_is_that_of_the_matrix():
     np.testing.assert_allclose(diagonal, rows[0], rtol=1e-10)
     np.testing.assert_allclose(image, rows[1], rtol=1e-9)
     assert not np.allclose(_diagonal.diagonal(replace(F.problem, samples=10), row_chunks(F)), diagonal)
-
-
-@pytest.mark.parametrize(
-    "scaled", [lambda w, c: w * c, lambda w, c: w / c, lambda w, c: -w], ids=["times", "by", "minus"]
-)
-def test_a_kernel_that_is_scaled_by_a_number_closed_over(scaled):
-    number, X = jnp.asarray(2.5), drawn(3, 40, 3)
-    params = {"w": drawn(4, 3, 4), "v": drawn(5, 4, 2)}
-    apply = lambda p, x: jnp.tanh(x @ scaled(p["w"], number)) @ p["v"]  # noqa: E731
-    F = lg.fisher(apply, params, X, family=lg.families.Bernoulli())
-    np.testing.assert_allclose(F.diagonal(), jnp.diagonal(F.as_matrix()), atol=1e-13)

@@ -49,13 +49,6 @@ def disagreement(case, model=None) -> str | None:
     return f"{case.name}: predicted {predicted.dimension}, measured {nullity}, moved {moved:.1e} {failing}"
 
 
-def test_of_one_class_every_direction_is_null():
-    model = lg.NormalizedGLM(lg.normalizers.WeightNorm(), lg.families.Categorical())
-    params = model.init(jax.random.key(0), inputs=3, outputs=1)
-    predicted = lg.predicted_nullspace(model, params, jnp.ones((4, 3)))
-    assert predicted.dimension == np.linalg.matrix_rank(predicted.basis) == 5
-
-
 @settings(max_examples=250)
 @given(st.integers(0, 2**32 - 1))
 def test_predicted_dimension_is_measured_in_every_regime(seed):

@@ -279,12 +279,3 @@ def test_float32_stays_float32():
         lambda v: v.astype(jnp.float32) if hasattr(v, "astype") else v, case("layer", "bernoulli")
     )
     assert dense(model, params, X).dtype == jnp.float32
-
-
-@pytest.mark.parametrize("family", ["bernoulli", "categorical"])
-def test_weights_of_samples_enter_the_closed_form(family):
-    model, params, X = case("layer", family)
-    F = lg.fisher(model, params, X, mask=jnp.arange(30.0) % 3)
-    factor = F.factor()
-    assert agreement(F.as_matrix(), factor.T @ factor, tol=1e-12).agrees
-    assert agreement(F.as_matrix(), lg.fisher(model, params, X).as_matrix()).differs

@@ -41,16 +41,6 @@ def test_group_norm_of_one_group_is_layer_norm():
     np.testing.assert_allclose(nn.group_norm(X, GAIN, BIAS, groups=1), nn.layer_norm(X, GAIN, BIAS), rtol=1e-13)
 
 
-def test_batch_norm_in_training_standardizes_units_and_mixes_statistics():
-    stored = RunningStatistics(jnp.full(12, 0.5), jnp.full(12, 2.0))
-    y, running = nn.batch_norm(X, GAIN, BIAS, stored, momentum=0.75, unbiased=True)
-    rows = np.asarray(X).reshape(-1, 12)
-    n = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
-    assert residual(y.reshape(-1, 12), n * np.asarray(GAIN) + np.asarray(BIAS)) <= 1e-14
-    assert residual(running.mean, 0.75 * 0.5 + 0.25 * rows.mean(0)) <= 1e-14
-    assert residual(running.variance, 0.75 * 2.0 + 0.25 * rows.var(0, ddof=1)) <= 1e-14
-
-
 @pytest.mark.parametrize("exact", [False, True])
 def test_batch_norm_in_evaluation_with_its_own_statistics_repeats_training(exact):
     y, running = nn.batch_norm(X, GAIN, BIAS, exact=exact)
@@ -73,15 +63,6 @@ def test_the_stored_mean_of_offset_data_is_within_one_unit_of_the_last_place():
     assert np.max(np.abs(stored - np.asarray(x, np.float64).mean(0))) <= np.spacing(np.float32(1000))
 
 
-def test_batch_norm_gradient_agrees_with_elementary_operations():
-    def plain(x):
-        rows = x.reshape(-1, 12)
-        u = rows - jnp.mean(rows, 0, keepdims=True)
-        return jnp.sum(jnp.sin(u / jnp.sqrt(jnp.mean(u * u, 0, keepdims=True) + 1e-5)))
-
-    assert residual(jax.grad(lambda x: jnp.sum(jnp.sin(nn.batch_norm(x)[0])))(X), jax.grad(plain)(X)) <= 1e-13
-
-
 @pytest.mark.parametrize("exact", [False, True])
 def test_weight_norm_divides_by_the_length_of_each_weight_vector(exact):
     weights = jnp.asarray(RNG.normal(size=(5, 12)))
@@ -98,11 +79,6 @@ def test_weight_norm_divides_by_the_length_of_each_weight_vector(exact):
         return jnp.sum(jnp.sin(X @ (w / jnp.linalg.norm(w, axis=1, keepdims=True)).T))
 
     assert residual(jax.grad(norm)(weights), jax.grad(plain)(weights)) <= 1e-12
-
-
-def test_weight_norm_adds_eps_to_the_squared_length():
-    z = nn.weight_norm(jnp.ones(4), jnp.ones((1, 4)), eps=5.0)
-    np.testing.assert_allclose(z, 4 / 3, rtol=1e-14)
 
 
 MODULES = {

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from lngeom import nn
-from lngeom.nn.dynamics import gradient_growth, hidden_dynamics
 
 D, H, STEPS, EPS = 3, 5, 7, 1e-2
 
@@ -168,32 +167,19 @@ def inputs(seed=1, batch=()):
     return jax.device_put(np.random.default_rng(seed).normal(size=(STEPS, *batch, D)))
 
 
-def transcribed(name, cell, xs, wrong=False):
+def transcribed(name, cell, xs):
     """Outputs of every step by the transcription, from a state of zeros."""
     step = CELLS[name][1]
     state = np.zeros(H) if "LSTM" not in name else (np.zeros(H), np.zeros(H))
     outputs = []
     for x in np.asarray(xs):
-        state = step(cell, state, x + (1e-6 if wrong else 0))
+        state = step(cell, state, x)
         outputs.append(state if isinstance(state, np.ndarray) else state[0])
     return np.stack(outputs), state
 
 
 def gap(a, b):
     return float(np.max(np.abs(np.asarray(a) - np.asarray(b))))
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_cell_follows_its_equations_step_by_step(name):
-    cell, xs = randomized(name), inputs()
-    state = cell.initial_state(dtype=jnp.float64)
-    outputs, final = transcribed(name, cell, xs)
-    step = eqx.filter_jit(lambda cell, state, x: cell(state, x))
-    for x, expected in zip(np.asarray(xs), outputs, strict=True):
-        state = step(cell, state, x)
-        assert gap(cell.output(state), expected) <= 1e-12
-    assert max(gap(a, b) for a, b in zip(jax.tree.leaves(state), np.atleast_2d(final), strict=True)) <= 1e-12
-    assert gap(outputs, transcribed(name, cell, xs, wrong=True)[0]) > 1e-9
 
 
 @pytest.mark.thorough
@@ -243,18 +229,6 @@ def test_gains_start_as_ones_and_biases_as_zeros():
     for norm in (cell.recurrent_norm, cell.input_norm, cell.cell_norm):
         np.testing.assert_array_equal(norm.gain, 1)
         np.testing.assert_array_equal(norm.bias, 0)
-
-
-def test_a_gradient_grows_backwards_as_the_derivative_of_the_last_state_by_each_state():
-    cell = nn.RNN(D, H, key=jax.random.key(0), dtype=jnp.float64)
-    xs, tangent, cotangent = (jax.random.normal(jax.random.key(k), s) for k, s in ((1, (STEPS, D)), (2, H), (3, H)))
-    hidden = hidden_dynamics(cell, xs, tangent).hidden
-    growth = gradient_growth(cell, xs, hidden, cotangent)
-    last = lambda h, t: jax.lax.fori_loop(t, STEPS, lambda k, h: cell(h, xs[k]), h)  # noqa: E731
-    pulled = jax.jit(lambda h, t: cotangent @ jax.jacfwd(last)(h, t))
-    sizes = np.array([np.linalg.norm(pulled(h, t)) for t, h in enumerate(np.asarray(hidden), 1)])
-    expected = np.log(sizes[:-1] / sizes[1:])
-    np.testing.assert_allclose(growth, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_layer_norm_rnn_is_invariant_to_scaling_all_summed_inputs():

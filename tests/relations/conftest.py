@@ -18,10 +18,11 @@ def pytest_configure(config):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
-    before = DRAWN[item.name]
+    name = getattr(item, "originalname", item.name)
+    before = DRAWN[name]
     yield
-    if DRAWN[item.name] > before:
-        item.user_properties.append(("draws", DRAWN[item.name] - before))
+    if DRAWN[name] > before:
+        item.user_properties.append(("draws", DRAWN[name] - before))
 
 
 def pytest_terminal_summary(terminalreporter):

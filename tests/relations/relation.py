@@ -1,10 +1,9 @@
 """What a relation is: a function of drawn arguments that asserts something, run by hypothesis, and seen failing."""
 
 import functools
-import itertools
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import SearchStrategy, sampled_from
 
 DRAWN: Counter[str] = Counter()
 """Draws so far, by test."""
@@ -21,17 +20,21 @@ KEPT = 32
 """Draws whose programs are kept: Linux gives a process 65,530 mappings of memory, a model takes up to 2,000."""
 
 
-def relation(thorough: int = 40, quick: int = 1, **strategies: SearchStrategy) -> Callable[[Callable], Callable]:
+def relation(
+    thorough: int = 40, quick: int = 1, each: dict[str, Iterable[Any]] | None = None, **strategies: SearchStrategy
+) -> Callable[[Callable], Callable]:
     """Makes a test of a relation: it runs on `quick` draws, on `thorough` many with the profile of that name.
 
     The quick draws leave out the simplest, with which hypothesis begins, since all relations have it in common. None
-    makes the test a thorough one.
+    makes the test a thorough one. `each` names an argument of few values, each of which has a test and draws of its
+    own.
     """
+    known = {name: tuple(values) for name, values in (each or {}).items()}
 
     def decorate(statement: Callable[..., None]) -> Callable:
         many = round(float(os.environ.get("RELATIONS_TIMES", "1")) * thorough)
         left_out = settings.get_current_profile_name() != "thorough"
-        calls = itertools.count()
+        seen: set[tuple] = set()
 
         @functools.wraps(statement)
         def as_drawn(**drawn: Any) -> None:
@@ -43,12 +46,17 @@ def relation(thorough: int = 40, quick: int = 1, **strategies: SearchStrategy) -
 
         @functools.wraps(statement)
         def but_the_simplest(**drawn: Any) -> None:
-            if next(calls) > 0 or not left_out:
+            key = tuple(str(drawn[name]) for name in known)
+            if key in seen or not left_out:
                 as_drawn(**drawn)
+            seen.add(key)
 
         count = max(1, quick) + 1 if left_out else max(1, many)
         test: Any = pytest.mark.relation(settings(max_examples=count)(given(**strategies)(but_the_simplest)))
-        test.statement, test.strategies = as_drawn, strategies
+        for name, values in known.items():
+            test = pytest.mark.parametrize(name, values)(test)
+        chosen = {name: sampled_from(values) for name, values in known.items()}
+        test.statement, test.strategies = as_drawn, strategies | chosen
         return test if quick else pytest.mark.thorough(test)
 
     return decorate

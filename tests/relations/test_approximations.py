@@ -11,7 +11,7 @@ from lngeom._core import programs as _programs
 from lngeom.information import _diagonal, layers
 from lngeom.information.approximations import approximate as kronecker, operator
 
-from tests.relations.models import FAMILIES, MODELS, C, D, H, Model, N, cases, plain
+from tests.relations.models import FAMILIES, MODELS, C, D, H, Model, N, cases, plain, plain_of
 from tests.relations.relation import assert_close, assert_same_matrix, fails, relation, wide
 
 SEEDS = st.integers(0, 999)
@@ -202,6 +202,18 @@ def test_the_diagonal_is_that_of_the_matrix(case):
     assert_close(case.fisher().diagonal(), np.diagonal(plain(case)))
 
 
+SCALED = {"times": lambda v, c: v * c, "by": lambda v, c: v / c, "minus": lambda v, c: -v, "less": lambda v, c: v - c}
+
+
+@relation(each={"how": sorted(SCALED)}, case=cases(LAYERED), number=st.sampled_from([0.3, 2.5]), thorough=15)
+def test_the_diagonal_by_leaves_that_an_array_changes_is_that_of_the_matrix(how, case, number):
+    """The array is closed over."""
+    number = jnp.asarray(number)
+    apply = lambda p, x: case.model.apply({k: SCALED[how](v, number) for k, v in p.items()}, x)  # noqa: E731
+    F = case.fisher(apply)
+    assert_close(F.diagonal(), np.diagonal(plain_of(case, apply)))
+
+
 @relation(case=cases(EVERYTHING, FAMILIES[:3]), chunk=st.integers(1, N), draws=st.booleans(), thorough=80, quick=0)
 def test_the_diagonal_is_that_of_the_rows(case, chunk, draws):
     more = {"method": "monte_carlo", "key": jax.random.key(0), "samples": 2} if draws else {}
@@ -256,8 +268,8 @@ FORMS = {
 }
 
 
-@relation(case=cases(LAYERED, FAMILIES[:1]), form=st.sampled_from(sorted(FORMS)), thorough=150)
-def test_another_form_of_the_function_has_the_same_factors(case, form):
+@relation(each={"form": sorted(FORMS)}, case=cases(LAYERED, FAMILIES[:1]), thorough=15)
+def test_another_form_of_the_function_has_the_same_factors(form, case):
     plain_one = case.fisher().approximate("kfac")
     other = case.fisher(FORMS[form](case.model.apply)).approximate("kfac")
     assert names(other) == names(plain_one)
@@ -269,6 +281,18 @@ def test_order_and_repetition_of_samples_do_not_matter(case, kind, seed, times):
     order = np.random.default_rng(seed).permutation(np.tile(np.arange(N), times))
     found = case.fisher(X=case.X[order]).approximate(kind).as_matrix()
     assert_same_matrix(found, case.fisher().approximate(kind).as_matrix(), 1e-7)
+
+
+@relation(case=cases(EVERYTHING), kind=KINDS, chunk=st.sampled_from([5, 2 * N]), seed=SEEDS, thorough=60)
+def test_samples_that_do_not_count_are_as_if_they_were_not_there(case, kind, chunk, seed):
+    """The mean is over all of them."""
+    mask = np.random.default_rng(seed).permutation(np.arange(2 * N) % 2)
+    X = np.array(np.repeat(case.X, 2, 0))
+    X[mask == 1] = np.asarray(case.X)
+    shape = jax.eval_shape(case.model.apply, case.params, X).shape
+    mask = np.broadcast_to(mask.reshape(-1, *(1,) * (len(shape) - 2)), shape[:-1])
+    found = case.fisher(X=X, mask=mask, chunk=chunk).approximate(kind).as_matrix()
+    assert_same_matrix(2 * np.asarray(found), case.fisher().approximate(kind).as_matrix(), 1e-7)
 
 
 @relation(case=cases(EVERYTHING), kind=KINDS, chunk=st.integers(1, N + 1), thorough=80, quick=0)
@@ -320,6 +344,18 @@ class TestEachRelationNoticesAFault:
         ):
             jax.clear_caches()
             fails(test, draws=30)
+        jax.clear_caches()
+
+    def test_scales_that_are_not_read(self, monkeypatch):
+        before = layers._Reader._multiples
+        once = lambda *a, **k: [f if np.ndim(f) else 1.0 for f in before(*a, **k)]  # noqa: E731
+        monkeypatch.setattr(layers._Reader, "_multiples", once)
+        fails(test_the_diagonal_by_leaves_that_an_array_changes_is_that_of_the_matrix, how=st.just("times"))
+
+    def test_samples_that_count_twice(self, monkeypatch):
+        monkeypatch.setattr(kronecker, "_counted", lambda part, x: jnp.ones(x.shape[:2], x.dtype))
+        jax.clear_caches()
+        fails(test_samples_that_do_not_count_are_as_if_they_were_not_there, kind=st.just("kfac"))
         jax.clear_caches()
 
     def test_the_other_convention(self, monkeypatch):

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +87,53 @@ def test_a_solution_multiplied_is_what_was_solved_for(case, damping, method):
     assert_close(F @ w, F @ g, 1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*a symmetry that only eps breaks:RuntimeWarning")
+@relation(case=cases(), damping=st.sampled_from([0.1, 1.0]), k=st.integers(1, 4), rtol=st.floats(-7, -1), thorough=40)
+def test_null_directions_are_kept_or_dropped_as_is_said(case, damping, k, rtol):
+    """A leaf that is unused, and one of which the sum alone counts, are such directions in every model."""
+
+    def apply(p, x):
+        return case.model.apply(p["net"], x) * jnp.exp(0.1 * jnp.sum(p["sum"]))
+
+    F = case.fisher(apply, {"net": case.params, "sum": jnp.ones(3), "unused": jnp.ones(2)})
+    matrix, g = np.asarray(F.as_matrix()), vectors(F)
+    values, directions = np.linalg.eigh(matrix)
+    null = directions[:, values <= 1e-11 * values[-1]]
+    shifted = np.linalg.inv(matrix + damping * np.eye(len(matrix)))
+    rest = g - null @ (null.T @ g)
+    for null_part, expected in (("keep", shifted @ g), ("drop", shifted @ rest)):
+        known = {"method": "cg", "nullspace": jnp.asarray(null), "tolerance": 1e-11}
+        for options in ({"method": "svd"}, known):
+            assert_close(F.solve(g, damping, null=null_part, **options).value, expected, 1e-5)
+    with pytest.raises(ValueError, match="needs the null space"):
+        F.solve(g, damping, null="drop", method="cg")
+    assert_close(F.solve(g, method="svd").value, F.solve(rest, method="svd").value, 1e-4)
+    pairs = F.eigenpairs(k)
+    assert_close(pairs.values, values[::-1][:k], 1e-7)
+    assert_close(F.eigenvalues(k), values[::-1][:k], 1e-7)
+    s = np.asarray(F.singular_values())
+    assert F.decompose(rtol=10.0**rtol).rank == np.sum(s > 10.0**rtol * s[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*a symmetry that only eps breaks:RuntimeWarning")
+@relation(units=st.sampled_from([3, 4]), damping=st.sampled_from([0.0, 1e-3]), seed=SEEDS, thorough=40)
+def test_a_scale_that_only_epsilon_breaks_is_projected_out(units, damping, seed):
+    """The solution is that of F on the directions at right angles to it and to those that are null."""
+    rng = np.random.default_rng(seed)
+    params = {"v": jnp.asarray(rng.normal(size=(units, 2))), "w": jnp.asarray(rng.normal(size=(D, units)))}
+    apply = lambda p, x: lg.nn.layer_norm(x @ p["w"], eps=1e-7) @ p["v"]  # noqa: E731
+    F = lg.fisher(apply, params, jnp.asarray(rng.normal(size=(40, D))), family=lg.families.Gaussian())
+    matrix, g = np.asarray(F.as_matrix()), vectors(F, seed=seed)
+    scale = np.concatenate([np.zeros(params["v"].size), np.ravel(params["w"])])
+    others = np.linalg.svd(scale[None])[2][1:].T
+    values, directions = np.linalg.eigh(others.T @ matrix @ others)
+    seen = values > 1e-10 * values[-1]
+    kept = others @ directions[:, seen]
+    found = F.solve(g, damping, method="svd", gauge="broken")
+    assert_close(found.value, kept @ ((kept.T @ g) / (values[seen] + damping)), 1e-4)
+    assert found.rank == np.sum(seen)
+
+
 @relation(case=cases(), data=st.data(), thorough=40)
 def test_blocks_are_those_of_the_matrix(case, data):
     F, names = case.fisher(), sorted(case.params)
@@ -121,6 +169,11 @@ def test_a_posterior_is_its_formula_on_the_matrix(case, tau):
     log_p = float(jnp.sum(case.family.log_prob(case.model.apply(case.params, case.X), jnp.asarray(y))))
     evidence = log_p - tau / 2 * float(theta @ theta) - np.linalg.slogdet(precision / tau)[1] / 2
     assert_close(found.log_evidence, evidence, 1e-8)
+    low, high = tau * 1e-3, tau / 4
+    best = found.maximize_evidence(low, high)
+    assert low <= best.prior_precision <= high
+    around = [replace(found, prior_precision=float(t)).log_evidence for t in np.geomspace(low, high, 9)]
+    assert best.log_evidence >= max(around) - 1e-4 * abs(best.log_evidence)
 
 
 @relation(case=cases(ROWS, FAMILIES[:3]), damping=st.sampled_from([1e-2, 0.5]), scheduled=st.booleans(), thorough=40)
@@ -211,6 +264,19 @@ class TestEachRelationNoticesAFault:
         monkeypatch.setattr(_solve, "solve", lambda F, g, damping, *a, **k: original(F, g, damping * 1.01, *a, **k))
         fails(test_a_solution_multiplied_is_what_was_solved_for)
         fails(test_a_natural_gradient_is_its_formula_on_the_matrix)
+
+    def test_null_directions_that_stay(self, monkeypatch):
+        from lngeom.information import _solve
+
+        original = _solve.solve
+        monkeypatch.setattr(_solve, "solve", lambda *a: original(*a[:9], "keep"))
+        fails(test_null_directions_are_kept_or_dropped_as_is_said)
+
+    def test_broken_scales_that_stay(self, monkeypatch):
+        from lngeom.information import _solve
+
+        monkeypatch.setattr(_solve, "without", lambda decomposition, extra: decomposition)
+        fails(test_a_scale_that_only_epsilon_breaks_is_projected_out)
 
     def test_a_block_of_other_leaves(self, monkeypatch):
         from lngeom.information import _operator

@@ -118,7 +118,7 @@ def test_the_size_of_the_loss_does_not_matter_to_adaptive_optimizers(name, seed,
     assert_close(path[-1]["a"], expected[-1]["a"], 1e-3)
 
 
-@relation(name=NAMES, seed=SEEDS, how=st.sampled_from(["masked", "frozen", "own rate"]), thorough=40, quick=0)
+@relation(name=NAMES, seed=SEEDS, how=st.sampled_from(["masked", "frozen", "own rate"]), thorough=40)
 def test_each_leaf_has_its_own_settings(name, seed, how):
     both = {"learning_rate": RATE, "weight_decay": DECAY, "every": 1}
     make = MAKERS[name]

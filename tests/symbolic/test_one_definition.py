@@ -13,7 +13,6 @@ import sympy as sp
 from lngeom.claims import Problem, Verdict, decide
 from lngeom.methods import METHODS
 from lngeom.methods.page import FORMULAS
-from lngeom.methods.readings import Arrays
 from lngeom.methods.table import EXTENDED, Cell
 from lngeom.methods.transformations import (
     DATASET_RECENTERING,
@@ -22,7 +21,6 @@ from lngeom.methods.transformations import (
     WEIGHT_MATRIX_RESCALING,
 )
 from lngeom.methods.transformations.actions import Column
-from lngeom.methods.transformations.columns import WEIGHT_GROUP_RESCALING
 from lngeom.papers.extended import cell_check
 from lngeom.symbolic import layers, prove, sums
 from lngeom.symbolic.actions import concretely, moved
@@ -71,20 +69,13 @@ def by_algebra(method: layers.Method, W, X, eps: Fraction) -> np.ndarray:
     return np.array([[float(method.applied(sp.sympify(a) / sp.sqrt(sp.sympify(s)))) for a, s in row] for row in rows])
 
 
-def disagreement(method: layers.Method, column: Column | None, eps: Fraction) -> float:
+def disagreement(method: layers.Method, column: Column | None, eps: Fraction, seed: int = 0) -> float:
     """Largest difference of algebra and numbers at an exact point, after a transformation."""
-    W, X = point(method)
+    W, X = point(method, seed)
     if column is not None:
         size = len(X[0])
         W, X = concretely(column, W, X, DELTA, [GAMMA[d % len(GAMMA)] for d in range(size)], method)
     return float(np.max(np.abs(by_algebra(method, W, X, eps) - by_library(method, W, X, float(eps)))))
-
-
-@pytest.mark.parametrize("name", layers.METHODS)
-@pytest.mark.parametrize("eps", [Fraction(0), Fraction(1, 2)], ids=str)
-def test_every_method_under_every_transformation_is_the_library_s(name, eps):
-    for column in (None, *COLUMNS):
-        assert disagreement(layers.METHODS[name], column, eps) < TOLERANCE, column and column.name
 
 
 @pytest.mark.parametrize("column", [c for c in COLUMNS if "d" in str(c.shift)], ids=lambda c: c.name)
@@ -204,23 +195,6 @@ def change(column, key, positions):
 def test_a_column_draws_what_it_says(column, positions):
     for seed in range(5):
         assert CHANGES[column.name](*change(column, jax.random.key(seed), positions))
-
-
-def test_a_sum_and_a_mean_of_what_does_not_change():
-    weights, inputs = np.arange(6.0).reshape(3, 2), np.ones((4, 2))
-    layer = Arrays(weights, inputs, FORMULAS[lg.normalizers.LayerNorm])
-    same = lambda k: layer.W("i", 2)  # noqa: E731
-    np.testing.assert_array_equal(layer.total(same, "N").aligned("i"), 4 * weights[:, 1])
-    np.testing.assert_array_equal(layer.mean(same, "N").aligned("i"), weights[:, 1])
-    assert (layer.total(lambda k: 2, "N"), layer.mean(lambda k: 2, "N")) == (8, 2)
-
-
-@pytest.mark.parametrize(("name", "rows"), [("LayerNorm", 4), ("QueryKeyNorm", 2)])
-def test_exact_arithmetic_changes_the_first_of_the_groups_that_a_method_tells_apart(name, rows):
-    W, X = [[1, 1]] * 8, [[1, 1]] * 4
-    changed, same = concretely(WEIGHT_GROUP_RESCALING, W, X, 3, [1, 0], layers.METHODS[name])
-    assert changed == [[3, 3]] * rows + [[1, 1]] * (8 - rows)
-    assert same == X
 
 
 FAULTS = {

@@ -138,16 +138,6 @@ def test_a_rotation_conserves_no_norm_and_adam_notices():
     assert found.holds
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("power", "outcome"), [(2, "holds"), (1, "fails")])
-def test_an_optimizer_of_the_element_is_compared(power, outcome):
-    def optimizer(c):
-        groups = {"weights": optax.sgd(0.5 * float(c) ** power), "rest": optax.sgd(0.5)}
-        return optax.partition(groups, lg.GLMParameters("weights", "rest", "rest"))
-
-    assert of_scale(optimizer=optimizer)["optimizer"].outcome == outcome
-
-
 def test_what_is_no_symmetry_has_no_consequences():
     found = lg.equivariance(GLM["ln"], THETA, X, rows, identity=np.ones(5))
     assert not found.invariant

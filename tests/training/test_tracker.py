@@ -170,15 +170,6 @@ def test_as_a_link_it_records_norm_and_angle_only():
         track_geometry(learning_rate=0.1)
 
 
-@pytest.mark.parametrize("rate", [1e-3, 0.9])
-def test_decay_in_the_moments_of_adam_is_seen_at_any_rate(rate):
-    optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.adam(rate))
-    tracked = track_geometry(optimizer, learning_rate=rate, weight_decay=0.1, groups="weights")
-    (moves,) = tracked.init(start()).moves
-    assert moves.law == "adam_l2"
-    assert "in the moments" in moves.remark
-
-
 def test_a_group_without_a_law_has_no_effective_rate_unless_it_never_moves():
     powers = [_record._power(Moves(law, rate)) for law, rate in (("sgd", 1.0), ("adamw", 2.0), ("", 1.0), ("", 0.0))]
     np.testing.assert_array_equal(powers, [LAWS["sgd"].rate, LAWS["adamw"].rate, np.nan, 0.0])
