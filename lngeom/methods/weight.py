@@ -150,8 +150,9 @@ def spectral(P: Parts) -> Quotient:
                 r"\sigma^2 = s^2 + \varepsilon", lambda L, n, i, eps: L.root(L.largest_squared_singular_value() + eps)
             ),
             "x": Part(r"x_d = x_{nd}", lambda L, n, i, eps: L.case(n)),
+            "w": Part("", lambda L, n, i, eps: L.row(i)),
         },
-        whole=lambda P: P("n"),
+        whole=lambda P: P.total(lambda d: P("w", d) * P("x", d), D) / P(SIGMA),
         first={"W": lambda P, y: SPECTRAL.first(spectral(P), y)},
         second={"WW": lambda P, y, z: SPECTRAL.second(spectral(P), y, z)},
         solved=spectral_parts,

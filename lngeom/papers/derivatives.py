@@ -276,8 +276,8 @@ def derivative_check(method: Method, order: Order) -> Callable[[Problem], Iterat
 
 def _register() -> None:
     rows = {method.kind: method for method in reversed(METHODS.values())}  # the first row of each class
-    for kind, method in rows.items():
-        indexed = INDEXED[kind.__name__]
+    for kind in (*SLOPES, *COMPOSITES):
+        method, indexed = rows[kind], INDEXED[kind.__name__]
         for order in ORDERS:
             id = f"derivative.{method.name}.{order}"
             if kind in SLOPES:

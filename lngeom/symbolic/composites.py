@@ -278,6 +278,7 @@ def spectral_steps(P: Pieces, order: Order) -> tuple[Step, ...]:
     if order == "first":
         at = P.only("W", y)
         start = (
+            whole(P),
             equality(
                 "E = WᵀWv − s²v stays 0 where W moves along V and s² by 2r",
                 _dot(_v, moved_equation, D) - _dot(_eigen(sp.S.Zero), _DOT_V, D),

@@ -11,10 +11,10 @@ import pytest
 from lngeom.checks import check_derivatives
 from lngeom.checks.derivatives import Answer
 from lngeom.checks.derivatives.differences import Differences, Stencils
-from lngeom.checks.subject import Subject, as_elsewhere
+from lngeom.checks.subject import Opened, Subject, as_elsewhere
 from lngeom.methods.composed import ResidualLayerNorm
 
-from tests.checks.faulty_derivatives import BATCH, EVALUATION, FAULTS, LAYER, RMS, subject
+from tests.checks.faulty_derivatives import BATCH, EVALUATION, FAULTS, LAYER, RMS, H, subject
 
 QUICK = {"constants", "no gain", "gain mean", "cut"}
 
@@ -35,6 +35,23 @@ def test_a_layer_with_as_many_units_as_inputs():
 
 def test_fifteen_public_reports_are_among_the_faults():
     assert len({fault.source for fault in FAULTS.values() if fault.source}) >= 15
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_gain_whose_gradient_forgets_the_mask_is_named(masked):
+    keep = jnp.array([[1.0], [1.0], [0.0]])
+    norm = jax.custom_vjp(lambda a, gain: LAYER.parts(a)[0] * gain * keep)
+
+    def backward(kept, c):
+        a, gain = kept
+        by_inputs, by_gain, _ = LAYER.right(a, gain, c * keep)
+        return by_inputs, by_gain if masked else LAYER.right(a, gain, c)[1]
+
+    norm.defvjp(lambda a, gain: (norm(a, gain), (a, gain)), backward)
+    opened = Opened({"gain": np.ones(H)}, lambda p, a: norm(a, p["gain"]))
+    report = check_derivatives(Subject("masked", opened.closed(), False, units=H, opened=(opened,)))
+    said = "Gradient in gain: rows that do not reach the outputs are counted, as without the mask."
+    assert (said in report.diagnosis) == bool(report.wrong) == (not masked)
 
 
 @pytest.mark.parametrize(

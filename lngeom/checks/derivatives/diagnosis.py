@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import verb
-from lngeom.checks.derivatives.examine import EXACT, Case, run
+from lngeom.checks.derivatives.examine import EPS, EXACT, Case, run
 from lngeom.checks.derivatives.report import ORDINALS, Answer, Derivative
 from lngeom.checks.derivatives.routes import ROUTES, Engine, Route
 
@@ -288,6 +288,18 @@ def _sums(case: Case, at: slice, truth: np.ndarray) -> Iterator[tuple[str, np.nd
                 f"cotangents are multiplied by {words}, not by the normalized inputs",
                 np.sum(c * by, axes).reshape(truth.shape),
             )
+        left_out = ~np.any(each.reshape(len(each), *x.shape), (0, -1))
+        for by in (*_normalized(x), np.ones_like(x)) if np.any(left_out) else ():
+            yield (
+                "rows that do not reach the outputs are counted, as without the mask",
+                truth + np.sum((c * by)[left_out], 0).reshape(truth.shape),
+            )
+
+
+def _normalized(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Rows of inputs as layer norm and RMS norm make them."""
+    for values in (x - x.mean(-1, keepdims=True), x):
+        yield values / np.sqrt(np.mean(values**2, -1, keepdims=True) + EPS)
 
 
 def _identities(case: Case, name: str, at: slice, found: np.ndarray) -> Iterator[str]:
