@@ -11,6 +11,7 @@ from lngeom.transformers.rewrite.channels import places, read_vectors
 from lngeom.transformers.rewrite.draft import Draft
 
 from tests.rewrite.test_steps import TOKENS, model
+from tests.rewrite.zoo import write_file
 
 
 def scales_of(stack, weights, seed=0, names=lambda place: place.site.path):
@@ -68,7 +69,7 @@ def test_places_are_called_by_path_array_or_module():
         ("llama", {"blocks.0.attention_nrm": np.ones(16)}, "did you mean 'blocks.0.attention_norm'"),
         ("llama", {"blocks.0.attention.query": np.ones(16)}, "no channels are called"),
         ("llama", {"blocks.0.attention_norm": np.ones(15)}, "has 16 channels"),
-        ("llama", {"blocks.0.attention_norm": np.zeros(16)}, "not zero"),
+        ("llama", {"blocks.0.attention_norm": np.zeros(16)}, "must not be zero"),
         ("llama", {"blocks.0.attention_norm": np.full(16, np.nan)}, "finite"),
         (
             "llama",
@@ -129,10 +130,16 @@ def test_smoothing_is_that_of_smoothquant():
         with pytest.raises(ValueError, match="alpha"):
             do.Smooth(largest, alpha)
     for wrong, words in (
-        ({"model.layers.0.self_attn.q_proj": np.ones(15)}, "16 inputs"),
+        (
+            {"model.layers.0.self_attn.q_proj": np.ones(16), "model.layers.0.self_attn.k_proj": np.ones(15)},
+            "k_proj.weight' has 16 inputs; got 15",
+        ),
         ({"model.layers.0.self_attn.q_proj": -np.ones(16)}, "below zero"),
         ({"model.layers.7.self_attn.q_proj": np.ones(16)}, "no linear map"),
         ({"model.layers.0.self_attn.o_proj": np.ones(16)}, "none of the maps"),
+        ({"lm_head": np.ones(16)}, "none of the maps"),
+        ({"model.layers.0.self_attn.q_proj": np.full(16, np.nan)}, "it holds nan"),
+        ({f"model.layers.0.self_attn.q_proj{end}": np.ones(16) for end in ("", ".weight")}, "another name of"),
     ):
         with pytest.raises(ValueError, match=words):
             rw.apply(stack, weights, [do.Smooth(wrong)])
@@ -151,11 +158,37 @@ def test_vectors_are_read_from_files(tmp_path):
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "text.json").write_text('{"a": "b"}')
     (tmp_path / "v.txt").write_text("")
+    (tmp_path / "texts.json").write_text('{"a": ["1", "2"]}')
+    (tmp_path / "null.json").write_text('{"a": [1, null]}')
+    (tmp_path / "long.json").write_text('{"a": [1' + 400 * "0" + "]}")
+    (tmp_path / "twice.json").write_text('{"a": [1], "a": [2]}')
+    (tmp_path / "deep.json").write_text(100_000 * "[")
+    (tmp_path / "empty.json").write_text("{}")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "v.npz").read_bytes()[:-30])
+    np.save(tmp_path / "npy.npy", np.ones(3))
+    (tmp_path / "npy.npy").rename(tmp_path / "npy.npz")
+    np.savez(tmp_path / "complex.npz", a=np.ones(3) + 1j)
+    np.savez(tmp_path / "true.npz", a=np.ones(3, bool))
+    write_file(tmp_path / "v.safetensors", {"a": np.arange(3, dtype=np.float16), "b": np.ones((1, 2), np.float32)})
+    assert [read_vectors(tmp_path / "v.safetensors")[name].tolist() for name in "ab"] == [[0, 1, 2], [1, 1]]
+    write_file(tmp_path / "number.safetensors", {"a": np.array(2.0)})
+    with pytest.raises(ValueError, match="must be a vector"):
+        read_vectors(tmp_path / "number.safetensors")
     for name, words in (
         ("bad.json", "is no JSON"),
-        ("bad.npz", "npz"),
+        ("bad.npz", "pickled|npz"),
         ("list.json", "vectors by name"),
-        ("text.json", "no vector of numbers"),
+        ("text.json", "vector of real numbers"),
+        ("texts.json", "vector of real numbers"),
+        ("null.json", "vector of real numbers"),
+        ("long.json", "vector of real numbers"),
+        ("twice.json", "is there twice"),
+        ("deep.json", "holds no vectors|is no JSON"),
+        ("cut.npz", "holds no vectors"),
+        ("npy.npz", "holds no vectors"),
+        ("complex.npz", "complex128"),
+        ("true.npz", "dtype bool"),
+        ("empty.json", "it holds none"),
         ("v.txt", "are read from"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -179,8 +212,16 @@ def test_files_of_awq_and_smoothquant_are_read(tmp_path):
     rw.apply(stack, weights, [do.Smooth(read_vectors(tmp_path / "act.pt"))])
     torch.save({"scale": [entries[0], entries[0]]}, tmp_path / "twice.pt")
     torch.save({"scale": [("a", "b")]}, tmp_path / "short.pt")
+    torch.save({"scale": []}, tmp_path / "none.pt")
+    torch.save({"a": torch.ones(3, device="meta")}, tmp_path / "meta.pt")
     (tmp_path / "no.pt").write_text("no")
-    for name, words in (("twice.pt", "two scales"), ("short.pt", "entries of"), ("no.pt", "no tensors")):
+    for name, words in (
+        ("twice.pt", "two scales"),
+        ("short.pt", "entries of"),
+        ("no.pt", "no vectors"),
+        ("none.pt", "is empty"),
+        ("meta.pt", "vector"),
+    ):
         with pytest.raises(ValueError, match=words):
             read_vectors(tmp_path / name)
 
@@ -214,3 +255,62 @@ def test_gains_are_folded_and_left_out():
 def test_gains_that_cannot_be_left_out_are_refused(kind, step, words):
     with pytest.raises(ValueError, match=words):
         rw.apply(*model(kind), [step])
+
+
+def test_activations_of_awq_are_told_apart():
+    stack, weights = model("gpt2")
+    with pytest.raises(ValueError, match="An activation, as AWQ names it"):
+        rw.apply(stack, weights, [do.ScaleChannels({"transformer.h.0.mlp.act": np.ones(4)})])
+
+
+def test_smoothing_takes_the_files_of_tied_models():
+    for kind in ("gpt2", "gemma", "opt", "bert"):
+        stack, weights = model(kind)
+        maps = {site.part.weight.removesuffix(".weight") for site in stack.linears if site.path.startswith("blocks")}
+        largest = {
+            name: np.ones(16) for name in maps if name.split(".")[-1] not in {"fc2", "c_proj", "down_proj", "dense"}
+        }
+        largest[stack.head.untied.removesuffix(".weight")] = np.ones(16)
+        if kind == "bert":  # its norms write to the stream
+            with pytest.raises(ValueError, match="none of the maps"):
+                rw.apply(stack, weights, [do.Smooth(largest)])
+            continue
+        found = rw.apply(stack, weights, [do.Smooth(largest)])
+        assert apart(stack, weights, found) < 1e-12
+        assert not found.draft.changed(stack.head.linear.weight)
+
+
+def test_a_large_head_is_read_in_pieces_and_a_fused_array_once(monkeypatch):
+    stack, weights = model("gpt_oss")
+    largest = {site.path: np.ones(16) for site in stack.linears if ".experts." in site.path and "down" not in site.path}
+    read = []
+    draft = Draft(weights)
+    monkeypatch.setattr(
+        Draft, "__getitem__", lambda self, name, get=Draft.__getitem__: read.append(name) or get(self, name)
+    )
+    do.Smooth(largest).scales(stack, draft)
+    fused = [name for name in read if "gate_up" in name]
+    assert len(fused) == len(set(fused)) == len(stack.blocks)
+
+
+def test_patterns_leave_norms_of_heads_alone():
+    stack, weights = model("qwen3", tie_word_embeddings=False)
+    for pattern in ("*", "blocks.*"):
+        found = rw.apply(stack, weights, [do.FlashNorm(only=(pattern,))])
+        assert found.stack.blocks[0].attention.query_norm == stack.blocks[0].attention.query_norm
+        assert apart(stack, weights, found) < 1e-12
+
+
+def test_scaled_gains_are_said():
+    stack, weights = model("llama")
+    found = rw.apply(stack, weights, [do.ScaleChannels({"blocks.0.attention_norm": np.linspace(0.5, 2, 16)})])
+    same = rw.certify((stack, weights), (found.stack, found.weights))
+    assert same.verdict == "same"
+    assert same.actions == ("1 norms have other gains, and their readers take the inverse",)
+
+
+def test_a_file_with_a_comma_stands_in_quotes(tmp_path):
+    np.savez(tmp_path / "a,b.npz", **{"blocks.0.attention_norm": np.full(16, 2.0)})
+    untie, scaled = do.parse(f'untie, "scale-channels={tmp_path}/a,b.npz"')
+    assert isinstance(untie, do.Untie)
+    np.testing.assert_array_equal(scaled.scales["blocks.0.attention_norm"], np.full(16, 2.0))

@@ -51,6 +51,7 @@ def test_a_matrix_that_the_runtime_forgets_is_noticed():
     forgotten = rw.certify((stack, weights), (stack, found.weights))
     assert forgotten.verdict == "different"
     assert "blocks.0.feed_forward" in str(forgotten)
+    assert "in blocks of 4 at run time, and is not" in str(forgotten)
 
 
 def test_turned_units_are_refused_where_the_theory_ends():
@@ -99,7 +100,10 @@ def test_a_folder_says_what_acts_at_run_time(kind, tmp_path):
     for wrong, words in (
         ({"lngeom_online": None}, "must have 'units'"),
         ({"lngeom_online": {"units": 3}}, "power of two"),
-        ({"lngeom_online": {"units": "4"}}, "integer"),
+        ({"lngeom_online": {"units": "4"}}, "whole numbers of rows"),
+        ({"lngeom_online": {"units": None}}, "whole numbers of rows"),
+        ({"lngeom_online": {"units": 1}}, "whole numbers of rows"),
+        ({"model_type": f"lngeom_online_lngeom_online_{kind}"}, "is not covered"),
         ({"lngeom_online": {"other": 4}}, "must have 'units'"),
         ({"model_type": kind}, "needs a model_type"),
     ):
@@ -132,6 +136,56 @@ def test_a_folder_without_gains_is_read_again(kind, tmp_path):
     (tmp_path / "new/config.json").write_text(json.dumps(bare))
     with pytest.raises(ValueError, match="lack"):
         rw.load(tmp_path / "new")
+
+
+def test_what_is_turned_is_turned_back():
+    stack, weights = model("qwen2_moe")
+    turned = rw.apply(stack, weights, [do.TurnUnits(), do.TurnQueriesAndKeys()])
+    back = rw.apply(turned.stack, turned.weights, [do.TurnBack(), do.Balance()])
+    assert back.stack == stack
+    assert apart(stack, weights, back) < 1e-12
+
+
+def test_one_turned_block_is_compared():
+    stack, weights = model("llama")
+    block = stack.blocks[0].feed_forward
+    other = dict(weights) | {block.down.weight: hadamard(weights[block.down.weight], 4)}
+    turned = exchange(stack, {"blocks.0.feed_forward": replace(block, hadamard=4)})
+    assert rw.certify((stack, weights), (turned, other)).verdict == "same"
+
+
+def folded_folder(tmp_path, **options):
+    """A folder of Llama with folded gains, and other options."""
+    rw.save(rw.apply(*rw.load(checkpoint(tmp_path / "old", "llama")), [do.FoldNorms()]), tmp_path / "folded")
+    config = json.loads((tmp_path / "folded/config.json").read_text())
+    (tmp_path / "folded/config.json").write_text(json.dumps(config | options))
+    return tmp_path / "folded"
+
+
+def test_flags_of_folded_gains_follow_the_gains(tmp_path):
+    both = {"flash_norm": True, "flashnorm_folded": True}
+    stack, weights = rw.load(folded_folder(tmp_path, **both))
+    s = np.linspace(0.5, 2, 16)
+    for steps, left in (
+        ([do.ScaleChannels({"blocks.0.attention_norm": s})], set()),
+        ([do.ScaleChannels({"final": s})], {"flash_norm"}),
+        ([do.ScaleChannels({"blocks.0.attention.value": s[:8]})], set(both)),
+    ):
+        rw.save(rw.apply(stack, weights, steps), tmp_path / str(len(left)))
+        config = json.loads((tmp_path / str(len(left)) / "config.json").read_text())
+        assert {option for option in both if option in config} == left
+    with pytest.raises(ValueError, match="gains other than 1"):
+        rw.save(
+            rw.apply(*rw.load(tmp_path / "old"), [do.FlashNorm(only=("blocks.0.attention_norm",))]), tmp_path / "some"
+        )
+
+
+def test_a_flag_beside_another_gain_has_two_readings(tmp_path):
+    old = checkpoint(tmp_path / "old", "llama")
+    config = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps(config | {"flashnorm_folded": True}))
+    with pytest.raises(ValueError, match="holds a gain other than 1"):
+        rw.load(old)
 
 
 @pytest.mark.parametrize(("size", "block", "fix"), [(16, 4, False), (24, 12, True), (24, 8, True), (16, 16, False)])

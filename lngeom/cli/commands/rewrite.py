@@ -23,8 +23,8 @@ def run(
             help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: flash-norm, "
             "scale-channels=FILE, smooth=FILE, rotate-values, balance (balance=power-of-two), merge-value-bias, "
             "drop-key-bias (drop-key-bias=unrotated), merge-parallel-bias, centre-readers, centre-head, centre-router, "
-            "shift-tables, scale=FACTOR, turn-units, turn-queries-and-keys. rotate=64 rotates in blocks of 64. fold, "
-            "flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
+            "shift-tables, scale=FACTOR, turn-units, turn-queries-and-keys, turn-back. rotate=64 rotates in blocks of "
+            "64. fold, flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
             metavar="STEPS",
         ),
     ],
@@ -34,8 +34,8 @@ def run(
     json: Json = False,
     seed: Seed = 0,
     alpha: Annotated[
-        float, typer.Option(help="α of smooth, from 0 to 1: how much of the range the weights take.")
-    ] = 0.5,
+        float | None, typer.Option(help="α of smooth, from 0 to 1; 0.5 without it.", show_default=False)
+    ] = None,
     ignore: Ignore = None,
 ) -> None:
     from lngeom.transformers.rewrite import checkpoints, load, save
@@ -45,7 +45,9 @@ def run(
 
     programs.compile_sparingly()
     with refusing(ValueError, OSError):
-        steps, config = parse(do, seed, alpha), {}
+        steps, config = parse(do, seed, 0.5 if alpha is None else alpha), {}
+        if alpha is not None and not any(step.word == "smooth" for step in steps):
+            raise ValueError("--alpha is of the step smooth, which --do does not name")
         if out is not None:
             checkpoints.check_target(out)
         found = plan(*load(folder, ignore=ignore or ()), steps, seed=seed)

@@ -5,7 +5,8 @@ quantize. Whatever chose it, the function stays the same where every reader take
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ def places(stack: Stack, draft: Draft) -> Iterator[Place]:
         yield Place(Site(f"{path}.up", net.up), units(net, draft), (Site(f"{path}.down", net.down),), net)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScaleChannels(AbstractStep):
     r"""Folds given scales s of channels into the arrays around them.
 
@@ -97,22 +98,23 @@ class ScaleChannels(AbstractStep):
         Raises:
             ValueError: naming what is no place, or no vector of finite scales other than zero.
         """
-        known = {name: place for place in places(stack, draft) for name in place.names}
+        known: dict[str, tuple[Place, ...]] = {}
+        for place in places(stack, draft):
+            known |= {name: (*known.get(name, ()), place) for name in dict.fromkeys(place.names)}
         taken: dict[str, str] = {}
         for name, given in self.scales.items():
             if name not in known:
-                paths = list(dict.fromkeys(place.site.path for place in known.values()))
-                raise ValueError(
-                    f"no channels are called {name!r}{did_you_mean(str(name), known)}: scales belong to norms that "
-                    f"only linear maps read, to values and to hidden units, such as {', '.join(paths[:3])}"
-                )
-            place, s = known[name], np.asarray(given, np.float64)
+                raise ValueError(_unknown(name, known))
+            if len(known[name]) > 1:
+                paths = ", ".join(place.site.path for place in known[name][:3])
+                raise ValueError(f"{name!r} is the array of {len(known[name])} places: name a path, such as {paths}")
+            place, s = known[name][0], _vector(f"scales of {name!r}", given)
             if (first := taken.setdefault(place.site.path, name)) != name:
                 raise ValueError(f"{first!r} and {name!r} are the same channels: give their scales once")
             if s.shape != (place.count,):
                 raise ValueError(f"{name!r} has {place.count} channels; got scales of shape {s.shape}")
-            if (wrong := s[~np.isfinite(s) | (s == 0)]).size:
-                raise ValueError(f"scales must be finite and not zero; those of {name!r} hold {wrong[0]}")
+            if not s.all():
+                raise ValueError(f"scales must not be zero; those of {name!r} hold 0")
             yield place, s
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
@@ -122,7 +124,11 @@ class ScaleChannels(AbstractStep):
             part, where = place.site.part, str(place.site)
             if isinstance(part, Norm):
                 if part.gain is None:
-                    found.append(Obstacle(where, "it has no gain that could take 1/s", "Give it a gain of ones."))
+                    found.append(
+                        Obstacle(
+                            where, "it has no gain that could take 1/s", "Scale channels before gains are left out."
+                        )
+                    )
                 found += [
                     Obstacle(where, f"it shares {name!r} with {other.path}", "Give each an array of its own first.")
                     for other in stack.norms
@@ -147,6 +153,26 @@ class ScaleChannels(AbstractStep):
         for place, s in self._found(stack, draft):
             scale(place, s, draft, width(stack, draft))
         return stack
+
+
+def _unknown(name: Any, known: Mapping[str, tuple[Place, ...]]) -> str:
+    """That nothing is called so, and what may have been meant."""
+    networks_at = {
+        name.rpartition(".")[0]
+        for name, (place, *_) in known.items()
+        if isinstance(place.inner, FeedForward) and place.inner.gate is None and name != place.site.path
+    }
+    paths = list(dict.fromkeys(place.site.path for found in known.values() for place in found))
+    words = (
+        f"no channels are called {name!r}{did_you_mean(str(name), known)}: scales belong to norms that only linear "
+        f"maps read, to values and to hidden units, such as {', '.join(paths[:3])}"
+    )
+    if str(name).rpartition(".")[0] in networks_at:
+        words += (
+            ". An activation, as AWQ names it in networks without a gate, takes no scales: it is not homogeneous, and "
+            "no change of arrays does the same"
+        )
+    return words
 
 
 def scale(place: Place, s: np.ndarray, draft: Draft, d: int) -> None:
@@ -183,7 +209,20 @@ def scale_units(net: FeedForward, s: np.ndarray, draft: Draft, label: str) -> No
     draft.edit(net.down, label, lambda W, rows: W * columns, by_rows=True)
 
 
-@dataclass(frozen=True)
+def _largest_columns(parts: Sequence[Linear], draft: Draft) -> np.ndarray:
+    """Largest absolute value in each column of some maps of one input; each array is read once."""
+    found = []
+    for name in dict.fromkeys(part.weight for part in parts):
+        here = [part for part in parts if part.weight == name]
+        if here == [Linear(name, here[0].bias)]:
+            found += [np.abs(rows).max(0) for _, rows in draft.pieces(name)]
+        else:
+            array = draft[name]
+            found += [np.abs(part.matrix(array)).max(0) for part in here]
+    return np.max(found, 0)
+
+
+@dataclass(frozen=True, eq=False)
 class Smooth(AbstractStep):
     r"""SmoothQuant: scales of the channels of norms from the largest activations, folded as by `ScaleChannels`.
 
@@ -193,7 +232,7 @@ class Smooth(AbstractStep):
     Attributes:
         largest: max |x_j| [d] of the input of some readers of a norm, by the reader: its path
             ("blocks.0.attention.query"), its array, or its array's name without ".weight". Of readers of one norm the
-            larger ones count. Other maps are left out: their inputs are no outputs of a norm.
+            larger ones count. Only norms of blocks are scaled: the head, and maps that read no norm, are left out.
         alpha: α, from 0 to 1.
     """
 
@@ -214,31 +253,36 @@ class Smooth(AbstractStep):
         Raises:
             ValueError: naming what is no map, or no vector of finite numbers that are at least zero.
         """
-        d, known = width(stack, draft), {}
+        d = width(stack, draft)
+        spare = stack.head.untied  # what files call the head, tied or not
+        known: dict[str, tuple[Linear, ...]] = dict.fromkeys((spare, spare.removesuffix(".weight")), ())
         for site in stack.linears:
-            names = (site.path, site.part.weight, site.part.weight.removesuffix(".weight"))
+            names = {site.path, site.part.weight, site.part.weight.removesuffix(".weight")}
             known |= {name: (*known.get(name, ()), site.part) for name in names}
         largest: dict[Linear, np.ndarray] = {}
         for name, given in self.largest.items():
             if name not in known:
                 raise ValueError(f"no linear map is called {name!r}{did_you_mean(str(name), known)}")
-            a = np.asarray(given, np.float64)
-            if a.ndim != 1 or not np.all(np.isfinite(a)) or np.any(a < 0):
-                raise ValueError(f"{name!r} must have a vector of finite numbers, none below zero; got shape {a.shape}")
+            a = _vector(f"the largest activations of {name!r}", given)
+            if (a < 0).any():
+                raise ValueError(f"the largest activations of {name!r} must not be below zero; got {a.min()}")
+            if twice := [part for part in known[name] if part in largest]:
+                raise ValueError(f"{name!r} is another name of {twice[0].weight!r}: give its activations once")
             largest |= dict.fromkeys(known[name], a)
         found = {}
         for place in places(stack, draft):
             readers = [reader.part for reader in place.readers]
             seen = {reader: largest[reader] for reader in readers if reader in largest}
-            if place.inner is not None or not seen or place.site.part.gain is None:
+            inside = place.site.path.startswith("blocks.") and place.inner is None
+            if not inside or not seen or place.site.part.gain is None:
                 continue
-            if wrong := [reader.weight for reader, a in seen.items() if a.shape != (d,)]:
-                raise ValueError(f"{wrong[0]!r} has {d} inputs; got {len(largest[next(iter(seen))])} numbers for them")
+            if wrong := [(reader.weight, len(a)) for reader, a in seen.items() if a.shape != (d,)]:
+                raise ValueError(f"{wrong[0][0]!r} has {d} inputs; got {wrong[0][1]} numbers for them")
             a = np.max(list(seen.values()), 0)
-            weights = np.max([np.abs(draft.matrix(reader)).max(0) for reader in readers], 0)
-            found[place.site.path] = np.maximum(a**self.alpha / np.maximum(weights, LEAST) ** (1 - self.alpha), LEAST)
+            weights = np.maximum(_largest_columns(readers, draft), LEAST)
+            found[place.site.path] = np.maximum(a**self.alpha / weights ** (1 - self.alpha), LEAST)
         if not found:
-            raise ValueError("none of the maps with largest activations reads a norm that has a gain")
+            raise ValueError("none of the maps with largest activations reads a norm of a block that has a gain")
         return ScaleChannels(found)
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
@@ -265,66 +309,98 @@ def read_vectors(path: Path) -> dict[str, Any]:
         ValueError: if the file holds something else, has another format, or torch is missing.
         OSError: if it cannot be read.
     """
-    if path.suffix == ".safetensors":
-        found: Any = {name: np.asarray(array[:]) for name, array in read_header(path)[0].items()}
-    elif path.suffix == ".npz":
-        try:
-            with np.load(path) as arrays:
-                found = dict(arrays)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{path} is no .npz file: {error}") from error
-    elif path.suffix == ".json":
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is no JSON: {error}") from error
-    elif path.suffix in {".pt", ".pth"}:
-        found = _of_torch(path)
-    else:
-        raise ValueError(f"vectors are read from .safetensors, .npz, .json, .pt and .pth; got {path}")
-    if isinstance(found, dict) and isinstance(found.get("scale"), Sequence) and not isinstance(found["scale"], str):
-        return _of_awq(path, found["scale"])
+    path = path.expanduser()
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
+        raise ValueError(f"vectors are read from {', '.join(_READERS)}; got {path}")
+    try:
+        found = read(path)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # whatever the file is, it holds no vectors
+        raise ValueError(f"{path} holds no vectors by name: {type(error).__name__}: {error}") from error
+    entries = found.get("scale") if isinstance(found, dict) else None
+    if isinstance(entries, list | tuple):
+        return _of_awq(path, entries)
     if not isinstance(found, dict) or not found:
-        raise ValueError(f"{path} must hold vectors by name; it holds {shown(found)}")
-    return {str(name): _vector(path, name, value) for name, value in found.items()}
+        raise ValueError(f"{path} must hold vectors by name; it holds {shown(found) if found else 'none'}")
+    return {str(name): _vector(f"{name!r} in {path}", value) for name, value in found.items()}
 
 
-def _vector(path: Path, name: Any, value: Any) -> np.ndarray:
-    """One vector in float64.
+def _vector(name: str, given: Any) -> np.ndarray:
+    """A vector of finite numbers, in float64; AWQ stores vectors as matrices of one row.
 
     Raises:
         ValueError: naming what is none.
     """
     try:
-        value = value.detach().double().cpu().numpy() if hasattr(value, "detach") else value
-        found = np.asarray(value).astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name!r} in {path} is no vector of numbers; got {shown(value)}") from error
-    return found.reshape(-1) if found.size == max(found.shape, default=0) else found
+        value = np.asarray(given.detach().double().cpu().numpy() if hasattr(given, "detach") else given)
+        if value.dtype.kind in "OSUTMmcb":
+            raise TypeError(f"it has dtype {value.dtype}")
+        found = value.astype(np.float64)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise ValueError(f"{name} must be a vector of real numbers: {error}") from error
+    found = found.reshape(-1) if found.size == max(found.shape, default=0) else found
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"{name} must be a vector; it has shape {found.shape}")
+    if (wrong := found[~np.isfinite(found)]).size:
+        raise ValueError(f"{name} must hold finite numbers; it holds {wrong[0]}")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose names differ.
+
+    Raises:
+        ValueError: naming one that does not.
+    """
+    if twice := [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]:
+        raise ValueError(f"{twice[0]!r} is there twice")
+    return dict(pairs)
+
+
+def _of_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON with vectors by name: {error}") from error
+
+
+def _of_npz(path: Path) -> Any:
+    with path.open("rb") as file, np.load(file) as arrays:
+        return dict(arrays)
 
 
 def _of_torch(path: Path) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ValueError(
-            f"{path} is read by torch, which is not installed: save its vectors as .safetensors"
-        ) from error
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # whatever the file is, it holds no tensors
-        raise ValueError(f"{path} holds no tensors that torch loads: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{path} needs torch, which is not installed: save its vectors as .safetensors") from error
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".safetensors": lambda path: {name: np.asarray(array) for name, array in read_header(path)[0].items()},
+    ".npz": _of_npz,
+    ".json": _of_json,
+    ".pt": _of_torch,
+    ".pth": _of_torch,
+}
 
 
 def _of_awq(path: Path, entries: Sequence[Any]) -> dict[str, Any]:
-    """Scales of AWQ by what is divided."""
+    """Scales of AWQ by what is divided.
+
+    Raises:
+        ValueError: naming what is wrong with an entry.
+    """
     found: dict[str, Any] = {}
     for entry in entries:
-        if not isinstance(entry, Sequence) or len(entry) != 3 or not isinstance(entry[0], str):
+        if not isinstance(entry, list | tuple) or len(entry) != 3 or not isinstance(entry[0], str):
             raise ValueError(f"entries of 'scale' in {path} must be (what is divided, its readers, scales)")
         if entry[0] in found:
             raise ValueError(f"{path} has two scales for {entry[0]!r}")
-        found[entry[0]] = _vector(path, entry[0], entry[2])
+        found[entry[0]] = _vector(f"the scale of {entry[0]!r} in {path}", entry[2])
+    if not found:
+        raise ValueError(f"the list 'scale' of {path} is empty")
     return found

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lngeom._core import files as _files
-from lngeom.transformers.description import Stack
+from lngeom.transformers.description import Norm, Stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import DTYPES, FLOATS, read_json
 from lngeom.transformers.rewrite.certificate import Certificate, Rounded, compare, everything, not_finite, running_dtype
@@ -40,6 +40,7 @@ from lngeom.transformers.rewrite.layouts import (
     RMS_MARK,
     describe,
     family_of,
+    folded,
     second_names,
 )
 from lngeom.transformers.rewrite.online import online
@@ -154,7 +155,8 @@ def check_saved(
     if replace(stack, head=before.head) != before or replace(stack.head, linear=before.head.linear) != before.head:
         raise ValueError(
             f"a model described by hand is saved with its config (model_type {source.config.get('model_type')!r}), "
-            "which still has the old norms and ε: leave out the steps rms and scale"
+            "which still has the old norms and ε: leave out steps that change more than arrays, such as rms, scale, "
+            "flash-norm and turn-units"
         )
     return source, dict(source.config) | {"tie_word_embeddings": stack.tied}
 
@@ -350,9 +352,15 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     names = {*draft.source, *draft} - draft.dropped
     ignore = getattr(draft.source, "ignore", ())
     config = dict(old) | {"tie_word_embeddings": stack.tied}
-    if draft.dropped:
-        bare = all(site.part.gain is None for site in stack.norms if site.part.kind == "rms")
-        config |= dict.fromkeys(FLASH_NORM[: 1 + bare], True)
+    absent = [n.path for n in stack.norms if n.part.kind == "rms" and n.part.gain is None]
+    if absent or any(old.get(option) for option in FLASH_NORM):
+        config = {name: value for name, value in config.items() if name not in FLASH_NORM}
+        config |= {option: True for option in FLASH_NORM if all(_is_one(n.part, draft) for n in folded(stack, option))}
+        if absent and FLASH_NORM[0] not in config:
+            raise ValueError(
+                f"the gain of {absent[0]} is left out, and other norms of blocks have gains other than 1: the option "
+                f"{FLASH_NORM[0]} of a config is about all of them. Leave out all (flash-norm), or fold (fold)"
+            )
     if turned := online(stack):
         config["lngeom_online"] = turned
     candidates = [config]
@@ -371,8 +379,12 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
             continue
     raise ValueError(
         f"no config of model_type {old.get('model_type')!r} describes the rewritten model: leave out the steps that "
-        "change norms or ε of single layers"
+        "change norms, ε or rotations at run time of single layers"
     )
+
+
+def _is_one(norm: Norm, draft: Draft) -> bool:
+    return norm.gain is None or not np.any(norm.offset + draft[norm.gain] != 1)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

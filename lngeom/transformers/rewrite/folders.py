@@ -27,10 +27,12 @@ from lngeom.transformers.rewrite.array_files import FLOATS, PIECE, FileArray, ch
 from lngeom.transformers.rewrite.configs import matches
 from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.layouts import (
+    FLASH_NORM,
     NEOX_HEADS,
     behind,
     check_sizes,
     family_of,
+    folded,
     options_and_stack,
     second_names,
     sides,
@@ -263,6 +265,7 @@ def described(weights: Checkpoint) -> Stack:
         stack.check(weights)
         check_sizes(options, stack, weights)
         _check_shapes(stack, weights)
+        _check_folded(stack, weights)
     except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise ValueError(
             f"{weights.folder} has a config.json that does not describe its arrays ({type(error).__name__}: {error})"
@@ -276,6 +279,23 @@ def described(weights: Checkpoint) -> Stack:
             "Describe it by hand (lg.Stack)"
         )
     return stack
+
+
+def _check_folded(stack: Stack, weights: Checkpoint) -> None:
+    """Checks that gains are 1 where the config says that they are folded.
+
+    Raises:
+        ValueError: naming one that is not: loaders that know the option ignore it, and others do not.
+    """
+    for option in (option for option in FLASH_NORM if weights.config.get(option)):
+        for site in folded(stack, option):
+            if site.part.gain is not None and np.any(
+                site.part.offset + np.asarray(weights[site.part.gain], float) != 1
+            ):
+                raise ValueError(
+                    f"config.json says {option}, and {site.part.gain!r} of {weights.folder} holds a gain other than 1: "
+                    "loaders that know the option ignore it, and others do not. Take the option out, or fold the gain"
+                )
 
 
 def _check_second(weights: Checkpoint, stored: str, first: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lngeom.transformers.description import FeedForward, Stack, exchange, walk
+from lngeom.transformers.description import Stack, exchange
 from lngeom.transformers.forward import hadamard
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.step import AbstractStep, Obstacle, attentions, networks, units
@@ -26,6 +26,8 @@ def blocks_of(sizes: Iterable[int], block: int | None, what: str) -> int:
     """
     sizes = set(sizes)
     found = math.gcd(*sizes) & -math.gcd(*sizes) if block is None else block
+    if block is None and found < 2:
+        raise ValueError(f"a Hadamard matrix needs a power of two that divides the number of {what}; it is odd")
     if found < 2 or found & (found - 1) or any(size % found for size in sizes):
         numbers = ", ".join(map(str, sorted(sizes)))
         raise ValueError(f"{numbers} {what} have no blocks of {found}: a power of two above 1 must divide their number")
@@ -59,7 +61,7 @@ class TurnUnits(AbstractStep):
         """
         self._block(stack, draft)
         return [
-            Obstacle(path, "its units are turned at run time already", "Leave out this step.")
+            Obstacle(path, "its units are turned at run time already", "Turn them back first (turn-back).")
             for path, net in networks(stack)
             if net.hadamard is not None
         ]
@@ -98,7 +100,7 @@ class TurnQueriesAndKeys(AbstractStep):
         """
         self._block(stack)
         return [
-            Obstacle(path, "its queries and keys are turned at run time already", "Leave out this step.")
+            Obstacle(path, "its queries and keys are turned at run time already", "Turn them back first (turn-back).")
             for path, a in attentions(stack)
             if a.hadamard is not None
         ]
@@ -140,24 +142,39 @@ def with_online(stack: Stack, turned: Any) -> Stack:
     """
     if not isinstance(turned, dict) or not turned or set(turned) - {"units", "queries_and_keys"}:
         raise ValueError(f"lngeom_online must have 'units' or 'queries_and_keys', or both; got {turned!r}")
+    if wrong := [block for block in turned.values() if type(block) is not int or block < 2]:
+        raise ValueError(f"lngeom_online must have whole numbers of rows above 1; got {wrong[0]!r}")
     new: dict[str, Any] = {}
-    try:
-        if "units" in turned:
-            new |= {path: replace(net, hadamard=turned["units"]) for path, net in networks(stack)}
-        if "queries_and_keys" in turned:
-            new |= {path: replace(a, hadamard=turned["queries_and_keys"]) for path, a in attentions(stack)}
-    except TypeError as error:
-        raise ValueError(f"lngeom_online: {error}") from error
+    if "units" in turned:
+        new |= {path: replace(net, hadamard=turned["units"]) for path, net in networks(stack)}
+    if "queries_and_keys" in turned:
+        new |= {path: replace(a, hadamard=turned["queries_and_keys"]) for path, a in attentions(stack)}
     return exchange(stack, new)
 
 
-def without_online(stack: Stack, draft: Draft) -> tuple[Stack, Draft]:
-    """The same function without rotations at run time: they are taken back into the arrays."""
-    new: dict[str, Any] = {}
-    for path, part in walk(stack):
-        if isinstance(part, FeedForward) and (block := part.hadamard) is not None:
-            new[path] = replace(part, hadamard=None)
-            draft = draft.copy() if len(new) == 1 else draft
-            draft.edit(part.down, "", lambda W, rows, block=block: hadamard(W, block), by_rows=True)
-    new |= {path: replace(a, hadamard=None) for path, a in attentions(stack)}
-    return exchange(stack, new), draft
+def turned(stack: Stack) -> tuple[str, ...]:
+    """What is turned at run time, anywhere: "units", "queries_and_keys"."""
+    both = (("units", networks(stack)), ("queries_and_keys", attentions(stack)))
+    return tuple(name for name, parts in both if any(part.hadamard is not None for _, part in parts))
+
+
+@dataclass(frozen=True)
+class TurnBack(AbstractStep):
+    """Takes all rotations at run time back into the arrays: W₂ ← W₂ H, and nothing is turned."""
+
+    word = "turn-back"
+    identity = TurnUnits.identity
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """None."""
+        return []
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Turns each network back."""
+        new: dict[str, Any] = {path: replace(a, hadamard=None) for path, a in attentions(stack)}
+        for path, net in networks(stack):
+            if (block := net.hadamard) is not None:
+                label = "units are no longer turned at run time"
+                draft.edit(net.down, label, lambda W, rows, block=block: hadamard(W, block), by_rows=True)
+            new[path] = replace(net, hadamard=None)
+        return exchange(stack, new)

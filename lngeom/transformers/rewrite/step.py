@@ -166,7 +166,7 @@ def not_homogeneous(path: str, net: FeedForward) -> Iterator[Obstacle]:
     if net.clamp is not None:
         yield Obstacle(where, f"its linear factor is clamped at {net.clamp:g}", "Leave the units.")
     if net.hadamard is not None:
-        yield Obstacle(where, "a matrix turns its units at run time", "Scale them first, and turn them last.")
+        yield Obstacle(where, "a matrix turns its units at run time", "Turn them back first (turn-back).")
     if net.gate is None and net.activation not in {"relu", "relu2", "identity"}:
         yield Obstacle(
             where,

@@ -5,6 +5,7 @@ description where that fails, and changes the arrays and the description. Formul
 $P = I - 11^\top/d$.
 """
 
+import csv
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +35,11 @@ from lngeom.transformers.rewrite.channels import (
     scale_units,
 )
 from lngeom.transformers.rewrite.draft import Draft
-from lngeom.transformers.rewrite.online import TurnQueriesAndKeys as TurnQueriesAndKeys, TurnUnits as TurnUnits
+from lngeom.transformers.rewrite.online import (
+    TurnBack as TurnBack,
+    TurnQueriesAndKeys as TurnQueriesAndKeys,
+    TurnUnits as TurnUnits,
+)
 from lngeom.transformers.rewrite.orthogonal import Orthogonal
 from lngeom.transformers.rewrite.step import (
     AbstractStep,
@@ -260,7 +265,7 @@ class FlashNorm(AbstractStep):
             )
             if wrong
         ]
-        return found + FoldNorms(self.only or tuple(n.path for n in chosen_norms)).obstacles(stack, draft)
+        return found + FoldNorms(tuple(n.path for n in chosen_norms) or self.only).obstacles(stack, draft)
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Folds each norm, and drops its gain."""
@@ -960,10 +965,11 @@ def parse(text: str, seed: int = 0, alpha: float = 0.5) -> list[AbstractStep]:
     """Steps from their names, as in the command line.
 
     Args:
-        text: names, separated by commas. A value may follow: `fold=PATH`, `centre=PATH`, `centre-readers=PATH` and
-            `rms=PATH` and `flash-norm=PATH` with a pattern of paths, `balance=power-of-two`, `drop-key-bias=unrotated`,
-            `scale=FACTOR`, `rotate=BLOCK`, `turn-units=BLOCK` and `turn-queries-and-keys=BLOCK` with a number of rows,
-            `scale-channels=FILE` and `smooth=FILE` with a file as `channels.read_vectors` reads it.
+        text: names, separated by commas; in double quotes, "smooth=a,b.npz", where a file has a comma. A value may
+            follow: `fold=PATH`, `centre=PATH`, `centre-readers=PATH`, `rms=PATH` and `flash-norm=PATH` with a pattern
+            of paths, `balance=power-of-two`, `drop-key-bias=unrotated`, `scale=FACTOR`, `rotate=BLOCK`,
+            `turn-units=BLOCK` and `turn-queries-and-keys=BLOCK` with a number of rows, `scale-channels=FILE` and
+            `smooth=FILE` with a file as `channels.read_vectors` reads it.
         seed: of random rotations.
         alpha: α of `smooth`.
 
@@ -981,7 +987,7 @@ def parse(text: str, seed: int = 0, alpha: float = 0.5) -> list[AbstractStep]:
     if not isinstance(text, str):
         raise TypeError(f"steps must be a text, such as 'untie,fold,rotate'; got {shown(text)}")
     found: list[AbstractStep] = []
-    for item in filter(None, (item.strip() for item in text.split(","))):
+    for item in filter(None, (item.strip() for item in next(csv.reader([text], skipinitialspace=True), []))):
         word, _, value = item.partition("=")
         if word not in STEPS:
             raise ValueError(f"no step {word!r}{did_you_mean(word, STEPS)}; there are {', '.join(STEPS)}")

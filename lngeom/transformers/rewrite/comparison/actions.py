@@ -50,6 +50,9 @@ def actions_of(
 
     if count := sum(bare(second, y) and not bare(first, x) for x, y in kinds):
         actions.append(f"the gains of {count} of {len(kinds)} norms were folded into their readers")
+    scaled = sum(not bare(second, y) and _another(first, x, second, y, between) for x, y in kinds)
+    if scaled:
+        actions.append(f"{scaled} norms have other gains, and their readers take the inverse")
     if between.scale != 1 and abs(between.scale - 1) > 1e-9:
         actions.append(f"the stream was scaled by {between.scale:.6g}")
     if between.turn is not None:
@@ -67,6 +70,18 @@ def actions_of(
     if found.logits > max(ROUNDINGS * found.log_probabilities, TOLERANCE):
         actions.append("all logits of a position moved together, which softmax does not see")
     return actions
+
+
+def _another(first: Model, x: Any, second: Model, y: Any, between: Map) -> bool:
+    """Whether a norm has another gain; under a rotation gains do not compare."""
+    if between.turn is not None or x.kind != y.kind:
+        return False
+    a, b = (
+        np.ones(m.width) if n.gain is None else n.offset + np.asarray(m.arrays[n.gain])
+        for m, n in ((first, x), (second, y))
+    )
+    spacing = max(m.spacing(n.gain) for m, n in ((first, x), (second, y))) if x.gain and y.gain else 1e-9
+    return far(a, b) > max(4 * spacing, 1e-9)
 
 
 INNER = {

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lngeom.transformers.description import Attention, Norm
+from lngeom.transformers.forward import hadamard
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.plain import Affine
 
@@ -52,6 +53,11 @@ def mistakes(
         if turn is not None:
             yield "it is not rotated with the stream", False, turn.T @ M
             yield "it is rotated the other way than the stream", False, turn.T @ turn.T @ M
+    if name.endswith("down"):
+        count = M.shape[1]
+        for block in (1 << k for k in range(1, count.bit_length()) if count % (1 << k) == 0):
+            text = f"its input is to be turned by a Hadamard matrix in blocks of {block} at run time, and is not"
+            yield text, False, hadamard(M, block)
     if M.shape[0] == M.shape[1]:
         yield "it is transposed", False, replace(a, weight=W.T).matrix
     if name in {"attention.query", "attention.key"} and attention is not None and attention.rotary is not None:

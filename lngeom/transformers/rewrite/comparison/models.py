@@ -17,7 +17,7 @@ from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positio
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
 from lngeom.transformers.rewrite.layouts import describe
-from lngeom.transformers.rewrite.online import online, without_online
+from lngeom.transformers.rewrite.online import TurnBack, turned
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None)
             f"{word} must be a folder, a pair of description and arrays as of lg.rewrite.load, or a model of the "
             f"transformers package; got {shown(given)}"
         )
-    model = Model(word, *without_online(stack, Draft(weights)), tuple(online(stack)))
+    arrays = Draft(weights)
+    model = Model(word, TurnBack().run(stack, arrays), arrays, turned(stack))
     if faults := not_finite(model.stack.arrays, Rounded(model.arrays.copy())):
         raise ValueError(f"{word}: {faults[0]} ({len(faults)} in all): there is nothing to compare")
     return model

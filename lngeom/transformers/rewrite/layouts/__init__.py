@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lngeom.transformers.description import Linear, Mixture, Stack, exchange
+from lngeom.transformers.description import Linear, Mixture, Site, Stack, exchange
 from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.layouts import encoders, gpt, llama, mixtures
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
@@ -136,7 +136,8 @@ def options_and_stack(
         stack = with_online(stack, config.get("lngeom_online"))
     elif config.get("lngeom_online"):
         raise ValueError(f"option 'lngeom_online' needs a model_type that begins with {ONLINE_MARK!r}")
-    if any(_flag(config, option) for option in FLASH_NORM):
+    flags = [_flag(config, option) for option in FLASH_NORM]
+    if any(flags):
         stack = without_absent_gains(stack, names)
     return options, stack
 
@@ -144,7 +145,9 @@ def options_and_stack(
 def family_of(config: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     """The marks that `model_type` begins with, and the family that follows them; "" if it is no text."""
     kind, marks = config.get("model_type"), []
-    while isinstance(kind, str) and (found := [mark for mark in (RMS_MARK, ONLINE_MARK) if kind.startswith(mark)]):
+    while isinstance(kind, str) and (
+        found := [mark for mark in (RMS_MARK, ONLINE_MARK) if kind.startswith(mark) and mark not in marks]
+    ):
         marks += found
         kind = kind.removeprefix(found[0])
     return tuple(marks), kind if isinstance(kind, str) else ""
@@ -160,6 +163,13 @@ def _flag(config: Mapping[str, Any], option: str) -> bool:
     if found is not None and not isinstance(found, bool):
         raise ValueError(f"option {option!r} must be true or false; got {found!r}")
     return bool(found)
+
+
+def folded(stack: Stack, option: str) -> list[Site]:
+    """RMSNorms whose gains a loader ignores where an option of `FLASH_NORM` is true."""
+    inside = [n for n in stack.norms if n.part.kind == "rms" and n.path.startswith("blocks.")]
+    final = [n for n in stack.norms if n.part.kind == "rms" and n.path == "final"]
+    return inside + (final if option == FLASH_NORM[1] else [])
 
 
 def without_absent_gains(stack: Stack, names: Container[str]) -> Stack:
