@@ -214,7 +214,7 @@ def ask_relations(
         code: hash of the code of the copy.
 
     Yields:
-        The id of each mutant that was planted.
+        The id of each mutant that was planted: one whose function no relation runs is not.
 
     Raises:
         ValueError: if a relation fails without a fault, or the change that an id stands for is another than it was.
@@ -223,7 +223,7 @@ def ask_relations(
     if baseline.failing:
         raise ValueError(f"relations fail without a fault: {', '.join(baseline.failing)}")
     configuration["relations"] = len(baseline.of["relations"])
-    for id in [id for id in found if id in wanted]:
+    for id in [id for id in found if id in wanted and baseline.asked(Mutant.of(id), "relations")]:
         with copy.planted(mutant := Mutant.of(id)) as change:
             if change != found[id].change:
                 raise ValueError(f"{id} is another change now: {change}; say in {SURVIVORS.name} that it is gone")

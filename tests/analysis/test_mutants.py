@@ -457,6 +457,8 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert "in the sources `newer`" in page
     assert "| mathematics | 4 | 2 | 1 | 75 % |" in page
     assert "| `3` | `a → b` | `tests/relations/test_models.py::test_new` | 1 is not 2 |" in page
+    others = {"code": "newest", "faults": [{"id": "8", "relation": "a"}, {"id": "9", "relation": ""}]}
+    assert "Of 2 other faults" in markdown(again, SAID, configuration | {"others": others})
     assert "Relations added since" not in markdown([r._replace(relation_code="") for r in again], SAID, configuration)
     gone = SAID._replace(gone={"7": "the function is gone since"})
     assert "| `7` | `a → b` | the function is gone since |" in markdown(again, gone, configuration)

@@ -221,7 +221,7 @@ MANY, MEAN = 20_000, 0.06
 
 def rare(name: str, z: np.ndarray, family: Any) -> np.ndarray | None:
     """Outputs of that mean, of a family of counts."""
-    trials = {"poisson": 1, "bernoulli": 1, "negative_binomial": 2, "binomial": getattr(family, "trials", 1)}
+    trials = {"poisson": 1, "binomial": getattr(family, "trials", 1)}
     return np.full_like(z, np.log(MEAN / trials[name])) if name in trials else None
 
 
