@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,9 @@ SECONDS = 40.0
 
 CLOSE = 1e-8
 """Largest difference, relative to the largest entry, that counts as right in float64."""
+
+EXPECTED = {"BN CNN, Keras": {"redundant-bias"}, "BN ResNet, torch": {"redundant-bias"}}
+"""What `lint` has to find: these models have biases before batch norms. In the others it has to find nothing."""
 
 LIBRARIES = ("jax", "flax", "equinox", "dm-haiku", "keras", "torch")
 """Packages whose versions are written beside the results."""
@@ -84,6 +87,14 @@ def of_jax(make: Callable[..., Foreign]) -> Made:
     )
 
 
+def of_keras(make: Callable[..., Foreign]) -> Made:
+    """A model of Keras, whose layers compute in float32 unless they are told otherwise."""
+    import keras
+
+    keras.config.set_floatx("float64")
+    return of_jax(make)
+
+
 def of_torch(make: Callable[..., from_torch.Model]) -> Made:
     """A torch module."""
     made = from_torch.made(make, "float64")
@@ -99,7 +110,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "gated residual, equinox": functools.partial(of_jax, SMALL["gated residual, equinox"]),
     "state space, equinox": functools.partial(of_jax, ARCHITECTURES["SSM, equinox"]),
     "LN MLP, haiku": functools.partial(of_jax, ARCHITECTURES["MLP, haiku"]),
-    "BN CNN, Keras": functools.partial(of_jax, ARCHITECTURES["CNN, keras"]),
+    "BN CNN, Keras": functools.partial(of_keras, ARCHITECTURES["CNN, keras"]),
     "tied autoencoder, JAX": functools.partial(of_jax, SMALL["tied autoencoder"]),
     "LN MLP, torch": functools.partial(of_torch, from_torch.mlp),
     "BN ResNet, torch": functools.partial(of_torch, from_torch.cnn),
@@ -126,8 +137,15 @@ def _factor(made: Made) -> np.ndarray:
     return (np.sqrt(p)[..., None] * centred).reshape(-1, made.J.shape[-1])
 
 
-def doors(made: Made) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], float]]]:
-    """Each door: its name, what is called, and how far the answer is from the literal one."""
+def doors(
+    made: Made, findings: Collection[str] = ()
+) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], float]]]:
+    """Each door: its name, what is called, and how far the answer is from the literal one.
+
+    Args:
+        made: the model.
+        findings: rules of which `lint` has to find a case.
+    """
     rows, samples = _factor(made), len(jax.tree.leaves(made.X)[0])
     matrix = rows.T @ rows / samples
     singular = np.linalg.svd(rows, compute_uv=False)
@@ -141,9 +159,9 @@ def doors(made: Made) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], 
             return float("inf")
         return float(np.linalg.norm(rows @ np.asarray(found.basis)) / np.linalg.norm(rows)) if found.dimension else 0.0
 
-    def halves() -> list[Any]:
+    def halves() -> lg.Batches:
         cut = samples // 2 + 1
-        return [jax.tree.map(lambda a: a[:cut], made.X), jax.tree.map(lambda a: a[cut:], made.X)]
+        return lg.Batches([jax.tree.map(lambda a: a[:cut], made.X), jax.tree.map(lambda a: a[cut:], made.X)])
 
     yield "fisher", lambda: fisher(made.X) @ jnp.asarray(v), lambda found: _off(found, matrix @ v)
     yield "matrix", lambda: fisher(made.X).as_matrix(), lambda found: _off(found, matrix)
@@ -157,7 +175,11 @@ def doors(made: Made) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], 
         lambda found: _off(found, _evidence(made, rows, y)),
     )
     yield "check", lambda: lg.check_model(made.model, made.X), lambda found: float(found.differs)
-    yield "lint", lambda: lg.lint(made.model, made.X), lambda found: float(bool(found.findings))
+    yield (
+        "lint",
+        lambda: lg.lint(made.model, made.X),
+        lambda found: float({f.rule for f in found.findings} != {*findings}),
+    )
     plan = functools.partial(lg.training.plan, made.apply, made.params, made.X)
     yield "plan", lambda: plan(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1), lambda found: 0.0
 
@@ -201,7 +223,7 @@ def measured(name: str) -> dict[str, Any]:
     jax.config.update("jax_enable_compilation_cache", False)
     made = MODELS[name]()
     found: dict[str, Any] = {}
-    for door, call, distance in doors(made):
+    for door, call, distance in doors(made, EXPECTED.get(name, ())):
         jax.clear_caches()
         try:
             seconds = []
@@ -230,11 +252,15 @@ DOORS = ("fisher", "matrix", "diagonal", "rank", "null space", "loader", "laplac
 """Columns after the model and its number of parameters."""
 
 
+def _is_right(found: dict[str, Any]) -> bool:
+    return found.get("off") is not None and found["off"] <= CLOSE
+
+
 def cell(found: dict[str, Any]) -> str:
     """Right, refused or wrong, and seconds cold and warm."""
     if "refused" in found:
         return "refused"
-    wrong = "" if found["off"] <= CLOSE else "WRONG "
+    wrong = "" if _is_right(found) else "WRONG "
     return f"{wrong}{found['cold']:.1f} / {found['warm']:.1f}"
 
 
@@ -246,15 +272,16 @@ def rows(results: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
 def page(results: dict[str, dict[str, Any]]) -> str:
     """The results as Markdown: a table, and why doors were refused."""
     every = [each for r in results.values() for each in r["doors"].values()]
-    right = sum("off" in each and each["off"] <= CLOSE for each in every)
+    right = sum(map(_is_right, every))
     refused = sum("refused" in each for each in every)
     lines = [
         "# Every door for every framework",
         "",
         f"{len(every)} answers: {right} right, {refused} refused, {len(every) - right - refused} wrong. Cells: seconds",
         "of the processor for the first call, with all compilations, and for the second one, in float64. Right means",
-        "within 10⁻⁸ of a literal matrix of the framework's own derivatives (the same rank; nothing found by `check`",
-        "and `lint`; `plan` ends without an error). Written by `python -m analysis doors`.",
+        "within 10⁻⁸ of a literal matrix of the framework's own derivatives (the same rank; nothing found by `check`,",
+        "and by `lint` only the biases before two batch norms; `plan` ends without an error). Plain functions have no",
+        "norms in place to check. Measured beside other programs. Written by `python -m analysis doors`.",
         "",
         *TABLE.markdown(results),
         "",

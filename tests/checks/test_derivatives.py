@@ -444,3 +444,14 @@ def test_a_layer_of_torch_is_differentiated_as_it_is_compiled(backend, monkeypat
     assert broken["torch.compile backward"].answer is Answer.UNDEFINED
     assert "not compiled here" in broken["torch.compile backward"].note
     assert check_derivatives(Norm(0, 1), constant=["weight"], compiled=True).wrong
+
+
+@pytest.mark.parametrize("kind", [Differences, Stencils])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_derivatives_and_their_errors_grow_with_the_direction(kind, order):
+    point, u = np.array([0.3, -0.2]), np.array([0.6, 0.8])
+    around = kind(lambda x: np.array([np.sin(x[0] * x[1]), np.exp(x[0])]), point)
+    found = [around.along(factor * u, order) for factor in (1.0, 4.0)]
+    assert 0 < found[0].error < 1e-3
+    np.testing.assert_allclose(found[1].value, 4**order * found[0].value, rtol=1e-9)
+    assert found[1].error == pytest.approx(4**order * found[0].error, rel=1e-9)

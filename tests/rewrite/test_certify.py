@@ -247,3 +247,13 @@ def test_stacks_of_another_family_s_names_are_compared():
     assert found.first is not None
     assert found.first.path == "blocks.0.attention"
     assert any("window is 3, and was None" in cause.sentence for cause in found.causes)
+
+
+def test_outputs_that_overflow_are_no_evidence():
+    stack, weights = model("llama")
+    head = stack.head.linear.weight
+    huge = dict(weights) | {head: 100 * weights[head], stack.final.gain: np.full(16, 1e308)}
+    with pytest.raises(ValueError, match="before: its outputs are not finite"):
+        certify((stack, huge), (stack, weights))
+    with pytest.raises(ValueError, match="after: its outputs are not finite"):
+        certify((stack, weights), (stack, huge))
