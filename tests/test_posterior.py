@@ -304,6 +304,9 @@ def test_a_mask_leaves_samples_out_and_weights_count_them_more_than_once():
 def test_what_a_posterior_cannot_do_is_named():
     for options, message in (
         ({"prior_precision": {"first": 1.0}}, "has none for 'last.b'"),
+        ({"prior_precision": {"first": 1.0, "last": 1.0, "lst": 2.0}}, "names 'lst', which begins no leaf"),
+        ({"prior_precision": "1"}, "positive and finite; got 1"),
+        ({"mask": jnp.zeros(30)}, "leaves out every sample"),
         ({"prior_precision": {"first": 1.0, "last": 0.0}}, "positive and finite; got 0.0"),
         ({"prior_precision": True}, "positive and finite; got True"),
         ({"structure": "kfac", "prior_precision": {"first": 1.0, "last.b": 1.0, "last.w": 2.0}}, "are one block"),
@@ -316,6 +319,9 @@ def test_what_a_posterior_cannot_do_is_named():
         regressed(lg.families.Gaussian([0.5])).maximize_evidence(noise=True)
     with pytest.raises(ValueError, match="a mean and a variance"):
         lg.laplace(network, PARAMS, X, Y[:, None], family=lg.families.Mixture(lg.families.Bernoulli(), 1))
+    with pytest.warns(RuntimeWarning, match="grows up to the bound of the variance"):
+        regressed(responses=regression(REGRESSION, X)).maximize_evidence(noise=True)
+    assert regressed(prior_precision=jnp.asarray(2.0)).prior_precision == 2.0
     with pytest.raises(ValueError, match="hold the mask"):
         lg.laplace(regression, REGRESSION, lg.Batches([(X, RESPONSES)], inputs=0, y=1), mask=jnp.ones(30))
 

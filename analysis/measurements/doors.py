@@ -152,7 +152,7 @@ def doors(
     rank = int(np.sum(singular > singular[0] * max(rows.shape) * np.finfo(float).eps))
     v = np.random.default_rng(1).normal(size=len(matrix))
     fisher = functools.partial(lg.fisher, made.apply, made.params, family=made.family)
-    y = _responses(made)
+    y: Any = _responses(made)
 
     def null(found: Any) -> float:
         if found.dimension != len(matrix) - rank:

@@ -16,6 +16,7 @@ $\tau r_g$ for each layer g, φ stands for $\sqrt{r_g}\, \phi$: then its prior i
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -155,6 +156,13 @@ class Laplace(eqx.Module):
         )
         start = np.full(max(labels) + 1, best.prior_precision)
         precisions, variance = evidence.maximize(start, (low, high), noise)
+        if variance is not None and not low * 1.001 < variance < high / 1.001:
+            warnings.warn(
+                f"the evidence grows up to the bound of the variance of the noise, {variance:.3g}: it has no maximum "
+                f"between {low:g} and {high:g}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         found = best if variance is None else best._with_noise(variance)
         if not layers:
             return replace(found, prior_precision=float(precisions[0]))
@@ -373,7 +381,8 @@ def laplace(
         raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}; got {structure!r}")
     by_layer = prior_precision if isinstance(prior_precision, Mapping) else {"": prior_precision}
     for value in by_layer.values():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value < math.inf:
+        number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
+        if not number or not 0 < value < math.inf:
             raise ValueError(f"prior_precision must be positive and finite; got {value}")
     batches = _batches_of(X, y, mask)
     F = fisher(model_or_apply, params, X, family=family, wrt=wrt, mask=mask)
@@ -399,6 +408,8 @@ def laplace(
     rows = [(X, y, mask)] if batches is None else ((b.inputs, b.y, b.mask) for b in batches.read())
     sums = np.sum([_log_likelihood_of(apply, known, phi, *row) for row in rows], 0)
     log_likelihood, responses = map(float, sums)
+    if not responses:
+        raise ValueError("the mask leaves out every sample: there are no data")
     if not math.isfinite(log_likelihood):
         raise ValueError("the log-likelihood of the data is not finite at these parameters")
     basis = _gauge(model_or_apply, params, X, F, scales, phi, found, nullspace) if gauge else None
@@ -421,19 +432,23 @@ def laplace(
     )
     if not isinstance(prior_precision, Mapping):
         return replace(posterior, prior_precision=float(prior_precision))
-    return posterior._with_precisions([_precision(path, prior_precision) for path in paths])
+    return posterior._with_precisions(_precisions(paths, prior_precision))
 
 
-def _precision(path: str, given: Mapping[str, float]) -> float:
-    """The precision of the longest path that begins a leaf's.
+def _precisions(paths: Sequence[str], given: Mapping[str, float]) -> list[float]:
+    """For each leaf the precision of the longest path that begins its own.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: naming a leaf without one, or a path that begins no leaf.
     """
-    found = [name for name in given if path == name or path.startswith((f"{name}.", f"{name}["))]
-    if not found:
-        raise ValueError(f"prior_precision has none for {path!r}: name this leaf, or what its path begins with")
-    return float(given[max(found, key=len)])
+    begins = {path: [name for name in given if path == name or path.startswith(f"{name}.")] for path in paths}
+    if idle := set(given).difference(*begins.values()):
+        raise ValueError(
+            f"prior_precision names {min(idle)!r}, which begins no leaf; the leaves are {', '.join(paths)}"
+        )
+    if without := [path for path, names in begins.items() if not names]:
+        raise ValueError(f"prior_precision has none for {without[0]!r}: name this leaf, or what its path begins with")
+    return [float(given[max(names, key=len)]) for names in begins.values()]
 
 
 def _batches_of(X: PyTree, y: Array | None, mask: Array | None) -> Batches | None:
