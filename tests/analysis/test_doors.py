@@ -33,8 +33,8 @@ def test_faults_in_answers_are_seen():
 
 def test_cells_say_what_is_wrong_and_what_is_refused():
     right, wrong, refused = (
-        {"off": 1e-12, "cold": 2.0, "warm": 0.1},
-        {"off": 1.0, "cold": 2.0, "warm": 0.1},
+        {"off": 1e-12, "close": CLOSE, "cold": 2.0, "warm": 0.1},
+        {"off": 1.0, "close": CLOSE, "cold": 2.0, "warm": 0.1},
         {"refused": "no"},
     )
     assert [cell(each) for each in (right, wrong, refused)] == ["2.0 / 0.1", "WRONG 2.0 / 0.1", "refused"]
