@@ -1,6 +1,7 @@
 """Proofs whose every step is checked by machine, and exact counterexamples certified to be non-zero."""
 
 import copy
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -694,7 +695,7 @@ def _instance(instance: Mapping[str, Any]) -> str:
 def _formula(line: str, width: int) -> list[str]:
     """A formula on one line where it fits, else several on lines of their own, or broken before signs of equality.
 
-    Those of a delta, in square brackets, stay.
+    Those of a delta, in square brackets, stay. A side that is too long is broken before a plus or minus.
     """
     if len(line) + 6 <= width:
         return [f"      {line}"]
@@ -708,7 +709,20 @@ def _formula(line: str, width: int) -> list[str]:
         return [f"{row}," for row in rows[:-1]] + rows[-1:]
     first, *rest = re.split(r" (?=[=≠<>≤≥⇒] (?![^\[\]]*\]))", line)
     parts = [f"      {first}", *(f"        {part}" for part in rest)]
-    return [row for part in parts for row in _wrapped(part, width, "          ")]
+    lines = [row for part in parts for row in _before_signs(part, width)]
+    return [row for line in lines for row in _wrapped(line, width, "          ")]
+
+
+def _before_signs(line: str, width: int) -> list[str]:
+    """A side of an equation on lines of at most `width` columns, broken before a plus or minus in few brackets."""
+    if len(line) <= width:
+        return [line]
+    depth, best, least = 0, 0, math.inf
+    for place, letter in enumerate(line[: width + 1]):
+        depth += (letter in "([") - (letter in ")]")
+        if line.startswith((" + ", " − "), place) and place > 10 and depth <= least:
+            best, least = place, depth
+    return [line[:best], *_before_signs(f"        {line[best + 1 :]}", width)] if best else [line]
 
 
 def matrix(rows: Iterable[Iterable[Any]]) -> sp.ImmutableMatrix:

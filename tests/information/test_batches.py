@@ -196,9 +196,6 @@ def test_what_a_loader_cannot_do_is_refused(X, params):
         jax.jit(lambda v: F @ v)(jnp.ones(F.in_size()))
     with pytest.raises(ValueError, match="use 'svd'"):
         F.sample(jax.random.key(0), method="cg")
-    masked = lg.Batches.of_rows(X, 6, mask=np.ones(ROWS), y=np.zeros(ROWS, int))
-    with pytest.raises(ValueError, match="no mask"):
-        lg.laplace(apply, params, masked, family=FAMILY)
 
 
 def test_a_sum_of_operators_is_an_operator(X, params, whole):
