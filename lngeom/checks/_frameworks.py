@@ -6,6 +6,7 @@ Every layer here takes summed inputs [N *T H], units last, and returns outputs o
 import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -236,6 +237,8 @@ def compiled(function: Any) -> Callable[[Callable[[Any], Any]], Any]:
             return call(program())
         except Exception as error:  # outside of torch.compile the layer runs
             said = next(filter(None, str(error).splitlines()), "")
-            raise RuntimeError(f"not compiled here: {type(error).__name__}: {said}") from error
+            beside = "; torch.compile does not work beside torchax, which lg.from_torch loads"
+            words = f"not compiled here: {type(error).__name__}: {said}{beside if 'torchax' in sys.modules else ''}"
+            raise RuntimeError(words) from error
 
     return run

@@ -101,7 +101,7 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
         try:
             certificate = rw.save(found, target)
         except ValueError as error:
-            if "no config of model_type" not in str(error):
+            if "no config of model_type" not in str(error) and "is left out, and other norms" not in str(error):
                 raise
             counts["no config"] += 1
             continue

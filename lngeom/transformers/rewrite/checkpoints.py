@@ -359,7 +359,8 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
         if absent and FLASH_NORM[0] not in config:
             raise ValueError(
                 f"the gain of {absent[0]} is left out, and other norms of blocks have gains other than 1: the option "
-                f"{FLASH_NORM[0]} of a config is about all of them. Leave out all (flash-norm), or fold (fold)"
+                f"{FLASH_NORM[0]} of a config is about all of them. Leave out all that only linear maps read "
+                "(flash-norm); where others write to the stream, fold (fold)"
             )
     if turned := online(stack):
         config["lngeom_online"] = turned
