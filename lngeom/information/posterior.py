@@ -143,7 +143,8 @@ class Laplace(eqx.Module):
         names = [path.rpartition(".")[0] or path if layers else "" for path in paths]
         labels = [list(dict.fromkeys(names)).index(name) for name in names]
         sizes = [leaf.size for leaf in jax.tree.leaves(self.representative)]
-        groups, (squares, dispersion) = np.repeat(labels, sizes), self._noise() if noise else (math.nan, 1.0)
+        groups = np.repeat(labels, sizes)
+        squares, dispersion = self._noise() if noise else (math.nan, 1.0)
         evidence = Evidence(
             self.fisher.by_groups(groups),
             groups,

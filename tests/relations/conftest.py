@@ -5,6 +5,7 @@ import os
 from importlib import metadata
 from pathlib import Path
 
+import jax
 import pytest
 
 from tests.relations.faults import Table
@@ -14,6 +15,14 @@ from tests.relations.relation import DRAWN
 def pytest_configure(config):
     if os.environ.get("RELATIONS_FAULTS"):
         config.pluginmanager.register(Table())
+
+
+@pytest.fixture
+def without_compiled_programs():
+    """A planted fault is in no program that was compiled before, and in none that is left."""
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
 
 
 @pytest.hookimpl(hookwrapper=True)

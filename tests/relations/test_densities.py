@@ -323,13 +323,8 @@ def test_a_covariance_is_a_symmetric_positive_definite_matrix(size, seed):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("without_compiled_programs")
 class TestEachRelationNoticesAFault:
-    @pytest.fixture(autouse=True)
-    def _fresh(self):
-        jax.clear_caches()
-        yield
-        jax.clear_caches()
-
     def test_a_constant_of_a_density(self, monkeypatch):
         monkeypatch.setattr(f.Gaussian, "log_base_measure", lambda self, y: -0.5 * jnp.square(y))
         fails(test_the_metric_is_the_covariance_of_the_score_and_its_mean_slope, name=st.just("gaussian"))

@@ -297,13 +297,8 @@ def test_outputs_that_a_family_cannot_have_are_refused_or_said(seed):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("without_compiled_programs")
 class TestEachRelationNoticesAFault:
-    @pytest.fixture(autouse=True)
-    def _fresh(self):
-        jax.clear_caches()
-        yield
-        jax.clear_caches()
-
     def test_second_derivatives_of_softplus(self, monkeypatch):
         naive = lambda z: jax.nn.sigmoid(z) * (1 - jax.nn.sigmoid(z))  # noqa: E731
         monkeypatch.setattr(exponential, "_logistic_curvature", naive)

@@ -254,13 +254,8 @@ def test_recurrent_batch_norm_is_a_loop_and_repeats_itself_with_its_statistics(s
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("without_compiled_programs")
 class TestEachRelationNoticesAFault:
-    @pytest.fixture(autouse=True)
-    def _fresh(self):
-        jax.clear_caches()
-        yield
-        jax.clear_caches()
-
     def test_a_derivative_that_forgets_the_mean(self, monkeypatch):
         before = _rows._statistics_tangent
         wrong = lambda *a: before(*a)._replace(mean=jnp.zeros_like(a[3].rstd))  # noqa: E731

@@ -189,13 +189,8 @@ def test_leading_pairs_are_found_with_their_multiplicities(copies, count, seed):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("without_compiled_programs")
 class TestEachRelationNoticesAFault:
-    @pytest.fixture(autouse=True)
-    def _fresh(self):
-        jax.clear_caches()
-        yield
-        jax.clear_caches()
-
     def test_an_affine_map(self, monkeypatch):
         monkeypatch.setattr(glm, "_affine", lambda n, gain, bias: n * gain[None] - bias[None])
         fails(test_a_normalized_glm_is_its_index_formula_and_its_matrix_the_definition, name=st.just("layer"))

@@ -306,7 +306,7 @@ def test_scaled_gains_are_said():
     found = rw.apply(stack, weights, [do.ScaleChannels({"blocks.0.attention_norm": np.linspace(0.5, 2, 16)})])
     same = rw.certify((stack, weights), (found.stack, found.weights))
     assert same.verdict == "same"
-    assert same.actions == ("1 norms have other gains, and their readers take the inverse",)
+    assert same.actions == ("1 norm got another gain, and the readers take the inverse",)
 
 
 def test_a_file_with_a_comma_stands_in_quotes(tmp_path):

@@ -26,7 +26,7 @@ from lngeom.transformers.rewrite.step import (
     gain,
     networks,
     not_homogeneous,
-    shared_with,
+    shared_arrays,
     units,
     width,
 )
@@ -129,23 +129,11 @@ class ScaleChannels(AbstractStep):
                             where, "it has no gain that could take 1/s", "Scale channels before gains are left out."
                         )
                     )
-                found += [
-                    Obstacle(where, f"it shares {name!r} with {other.path}", "Give each an array of its own first.")
-                    for other in stack.norms
-                    for name in filter(None, (part.gain, part.bias))
-                    if other != place.site and name in {other.part.gain, other.part.bias}
-                ]
             elif isinstance(place.inner, FeedForward):
                 found += not_homogeneous(place.site.path.removesuffix(".up"), place.inner)
                 if (s < 0).any() and place.inner.gate is None and place.inner.activation != "identity":
                     found.append(Obstacle(where, "a scale is negative, and its activation sees the sign", ""))
-            for reader in place.readers:
-                if (shared := shared_with(stack, reader)) is not None:
-                    remedy = (
-                        "Untie first (untie)." if reader.path == "head.linear" else "Give each its own matrix first."
-                    )
-                    reason = f"it reads {place.site.path}, and shares its matrix with {shared}"
-                    found.append(Obstacle(str(reader), reason, remedy))
+            found += shared_arrays(stack, place.site, place.readers)
         return found
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
@@ -338,7 +326,7 @@ def _vector(name: str, given: Any) -> np.ndarray:
         if value.dtype.kind in "OSUTMmcb":
             raise TypeError(f"it has dtype {value.dtype}")
         found = value.astype(np.float64)
-    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:  # the last: a tensor without numbers
         raise ValueError(f"{name} must be a vector of real numbers: {error}") from error
     found = found.reshape(-1) if found.size == max(found.shape, default=0) else found
     if found.ndim != 1 or not found.size:

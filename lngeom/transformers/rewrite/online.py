@@ -41,8 +41,7 @@ class TurnUnits(AbstractStep):
     H has Hadamard matrices on its diagonal, is symmetric and its own inverse, see `forward.hadamard`.
 
     Attributes:
-        block: rows of each, a power of two; None: the largest one that divides the units of every
-            network.
+        block: rows of each, a power of two; None: the largest one that divides the units of every network.
     """
 
     block: int | None = None
@@ -130,25 +129,25 @@ def online(stack: Stack) -> dict[str, int]:
     return found
 
 
-def with_online(stack: Stack, turned: Any) -> Stack:
+def with_online(stack: Stack, given: Any) -> Stack:
     """The stack with rotations at run time.
 
     Args:
         stack: without such rotations.
-        turned: what `online` returns.
+        given: what `online` returns.
 
     Raises:
         ValueError: if it is something else.
     """
-    if not isinstance(turned, dict) or not turned or set(turned) - {"units", "queries_and_keys"}:
-        raise ValueError(f"lngeom_online must have 'units' or 'queries_and_keys', or both; got {turned!r}")
-    if wrong := [block for block in turned.values() if type(block) is not int or block < 2]:
+    if not isinstance(given, dict) or not given or set(given) - {"units", "queries_and_keys"}:
+        raise ValueError(f"lngeom_online must have 'units' or 'queries_and_keys', or both; got {given!r}")
+    if wrong := [block for block in given.values() if type(block) is not int or block < 2]:
         raise ValueError(f"lngeom_online must have whole numbers of rows above 1; got {wrong[0]!r}")
     new: dict[str, Any] = {}
-    if "units" in turned:
-        new |= {path: replace(net, hadamard=turned["units"]) for path, net in networks(stack)}
-    if "queries_and_keys" in turned:
-        new |= {path: replace(a, hadamard=turned["queries_and_keys"]) for path, a in attentions(stack)}
+    if "units" in given:
+        new |= {path: replace(net, hadamard=given["units"]) for path, net in networks(stack)}
+    if "queries_and_keys" in given:
+        new |= {path: replace(a, hadamard=given["queries_and_keys"]) for path, a in attentions(stack)}
     return exchange(stack, new)
 
 

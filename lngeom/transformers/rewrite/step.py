@@ -123,6 +123,20 @@ def shared_with(stack: Stack, site: Site) -> str | None:
     return None
 
 
+def shared_arrays(stack: Stack, site: Site, readers: Iterable[Site]) -> Iterator[Obstacle]:
+    """Why what a norm or a map writes cannot be changed with its readers: arrays that others use too."""
+    if isinstance(site.part, Norm):
+        for other in stack.norms:
+            for name in filter(None, (site.part.gain, site.part.bias)):
+                if other != site and name in {other.part.gain, other.part.bias}:
+                    remedy = "Give each an array of its own first."
+                    yield Obstacle(str(site), f"it shares {name!r} with {other.path}", remedy)
+    for reader in readers:
+        if (shared := shared_with(stack, reader)) is not None:
+            remedy = "Untie first (untie)." if reader.path == "head.linear" else "Give each its own matrix first."
+            yield Obstacle(str(reader), f"it reads {site.path}, and shares its matrix with {shared}", remedy)
+
+
 def _overlap(a: Linear, b: Linear) -> bool:
     return a.rows is None or b.rows is None or bool(np.intersect1d(a.rows.indices(), b.rows.indices()).size)
 

@@ -54,6 +54,7 @@ from lngeom.transformers.rewrite.step import (
     networks,
     no_such_path,
     not_homogeneous,
+    shared_arrays,
     shared_with,
     width,
 )
@@ -143,21 +144,7 @@ class FoldNorms(AbstractStep):
                     )
                 )
                 continue
-            found += [
-                Obstacle(str(norm), f"it shares {name!r} with {other.path}", "Give each an array of its own first.")
-                for other in stack.norms
-                for name in filter(None, (norm.part.gain, norm.part.bias))
-                if other != norm and name in {other.part.gain, other.part.bias}
-            ]
-            found += [
-                Obstacle(
-                    str(reader),
-                    f"it reads {norm.path}, and shares its matrix with {shared}",
-                    "Untie first (untie)." if reader.path == "head.linear" else "Give each its own matrix first.",
-                )
-                for reader in space.readers
-                if (shared := shared_with(stack, reader)) is not None
-            ]
+            found += shared_arrays(stack, norm, space.readers)
             d = width(stack, draft)
             if norm.part.kind != "layer" and np.any(bias(draft, norm.part, d)):
                 bare = [r for r in space.readers if r.part.bias is None]

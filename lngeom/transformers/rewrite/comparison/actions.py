@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from lngeom._core.text import counted
 from lngeom.transformers.rewrite.certificate import TOLERANCE
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.models import Model
@@ -52,7 +53,7 @@ def actions_of(
         actions.append(f"the gains of {count} of {len(kinds)} norms were folded into their readers")
     scaled = sum(not bare(second, y) and _another(first, x, second, y, between) for x, y in kinds)
     if scaled:
-        actions.append(f"{scaled} norms have other gains, and their readers take the inverse")
+        actions.append(f"{counted(scaled, 'norm')} got another gain, and the readers take the inverse")
     if between.scale != 1 and abs(between.scale - 1) > 1e-9:
         actions.append(f"the stream was scaled by {between.scale:.6g}")
     if between.turn is not None:
