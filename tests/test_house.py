@@ -262,3 +262,12 @@ def test_methods_and_transformations_are_found_by_name():
         methods["qk_l3"]
     with pytest.raises(KeyError, match="no transformation 'weight_flip': did you mean weight_sign_flip"):
         transformations["weight_flip"]
+
+
+def test_probes_are_drawn_from_seeds_that_users_do_not_have():
+    """A direction that equals a user's weights, of the same seed, proves nothing about them."""
+    probing = ("information", "training", "checks", "transformers/rewrite/comparison")
+    for path in (path for folder in probing for path in sorted((HERE / "lngeom" / folder).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert not name.endswith("default_rng"), f"{path.name}:{node.lineno} takes no probe_generator"

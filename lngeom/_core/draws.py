@@ -1,4 +1,4 @@
-"""Random numbers of small arrays, without a program for each shape.
+"""Random numbers: those of the library's own probes, and those of small arrays, without a program for each shape.
 
 A number that JAX draws depends on the key and on its place alone, with `jax_threefry_partitionable`, its default. So
 a small array of any shape is the beginning of one of three draws, whose programs all of them share.
@@ -14,6 +14,20 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lngeom._core.types import is_concrete, is_tracing
+
+OWN = 0x6C6E67656F6D
+"""In every seed of the library's own probes. Users draw weights and inputs from seeds such as 0."""
+
+
+def probe_generator(*seed: int) -> np.random.Generator:
+    """For numbers that are compared with a user's: a direction that equals the weights, say, would prove nothing."""
+    return np.random.default_rng([OWN, *seed])
+
+
+def probe_key(seed: int = 0) -> PRNGKeyArray:
+    """The same for numbers that JAX draws."""
+    return jax.random.fold_in(jax.random.key(OWN % 2**32), seed)
+
 
 SIZES = 64, 1024, 4096
 """Numbers that are drawn at a time: an array takes the first size that is enough, and a larger one its own program."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._orbits import Data, draw
 from lngeom.checks.findings import Result, Verdict
 from lngeom.checks.subject import deviation
@@ -29,7 +30,7 @@ Outputs = Callable[[Data, float], np.ndarray]
 
 def probe_data(shape: tuple[int, ...]) -> Data:
     """Ordinary weights and inputs whose products X Wᵀ have a shape [N *T H] and a size near 1."""
-    rng = np.random.default_rng(3)
+    rng = probe_generator(3)
     features = min(FEATURES, max(2, shape[-1]))
     inputs = 0.4 + rng.normal(size=(*shape[:-1], features))
     return Data(rng.normal(size=(shape[-1], features)) / math.sqrt(features), inputs)

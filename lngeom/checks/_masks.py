@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks.findings import Finding
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import Layer
@@ -26,7 +27,7 @@ def findings(placed: Placed) -> Iterator[Finding]:
     layer = replace(placed.layer, fill=None)
     inputs = np.asarray(layer.inputs, np.float64)
     for name, mask in _masks(placed):
-        noise = np.random.default_rng(7).normal(size=inputs.shape)
+        noise = probe_generator(7).normal(size=inputs.shape)
 
         def run(values: np.ndarray) -> np.ndarray:
             return np.asarray(layer.run(values, dtype=placed.dtype, training=placed.training), np.float64)

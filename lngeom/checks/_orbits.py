@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.programs import QUICKLY
 from lngeom._core.types import GLMParameters
 from lngeom.checks.subject import UNITS, Subject, as_elsewhere
@@ -47,7 +48,7 @@ def example(
     Returns:
         W and X, without a zero row or column.
     """
-    rng = np.random.default_rng(seed)
+    rng = probe_generator(seed)
     rows = subject.units or units or -(-UNITS // subject.groups) * subject.groups
     features = rows if subject.square else features
     shape = (samples, *([subject.positions] if subject.positions else []), features)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._reach import Reach
 from lngeom.checks.recorded import Layer
 from lngeom.checks.subject import deviation
@@ -46,7 +47,7 @@ FILLS = (None, (0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 @functools.lru_cache(maxsize=8)
 def ordinary(count: int, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers without special values, as many arrays of a shape."""
-    found = 0.5 + np.random.default_rng(0).normal(size=(count, *shape))
+    found = 0.5 + probe_generator().normal(size=(count, *shape))
     found.setflags(write=False)
     return found
 
@@ -63,7 +64,7 @@ def rounding_of(run: Callable[[np.ndarray], np.ndarray], base: np.ndarray, start
     Returns:
         The rounding, relative to the outputs.
     """
-    direction = np.random.default_rng(1).uniform(-1, 1, base.shape) * np.max(np.abs(base))
+    direction = probe_generator(1).uniform(-1, 1, base.shape) * np.max(np.abs(base))
     for unit, steps in zip(UNITS, ((2.0**-32, 2.0**-12), (2.0**-12, 2.0**-7)), strict=False):
         if unit == UNITS[0] and dtype != "float64":
             continue
@@ -191,7 +192,7 @@ class Probed:
         if self.unit != UNITS[2] or not self.normalizes:
             return 0.0
         base = self.size * self.probe
-        direction = np.random.default_rng(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
+        direction = probe_generator(1).uniform(-1, 1, self.shape) * np.max(np.abs(base))
         known = max(float(jnp.finfo(v.dtype).eps) for v in (self.layer.inputs, self.layer.outputs))
         for step in 2.0 ** np.arange(-12, -6):  # at which float16 and bfloat16 round, statistics or outputs alone
             first, middle, last = (self.run(base + h * direction) for h in (0, step, 2 * step))
@@ -225,7 +226,7 @@ class Probed:
         doubled = self.run(2 * base)
         if not deviation(start, doubled) <= max(self.tolerance, 1e-6):
             return False
-        nearby = self.run(base + 0.02 * self.far * np.random.default_rng(2).normal(size=self.shape))
+        nearby = self.run(base + 0.02 * self.far * probe_generator(2).normal(size=self.shape))
         moved = np.abs(nearby - start) > 1e-4 * np.max(np.abs(start - start.mean()))
         return bool(np.mean(moved) > 0.2)
 

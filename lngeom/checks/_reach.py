@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._formula import Sets
 
 
@@ -89,7 +90,7 @@ def reach_of(function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...
     Returns:
         The places; None where the layer does not run on such inputs.
     """
-    rng = np.random.default_rng(6)
+    rng = probe_generator(6)
     base, other = (0.5 + rng.normal(size=shape) for _ in range(2))
     found = []
     try:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._in_place import differing
 from lngeom.checks._invariances import invariances
 from lngeom.checks._orbits import Data
@@ -61,7 +62,7 @@ def _examined(layer: Layer, bare: NormReport, like: str | None) -> NormReport:
     axis = len(patch) if last else 1
     inner = axis - 1  # place of the channels in a patch
     repeats = layer.inputs.shape[-1 if last else 1] // patch[inner] if value.ndim > 2 else 1
-    rng = np.random.default_rng(0)
+    rng = probe_generator()
     size = float(np.sqrt(np.mean(value**2))) or 1.0
     data = Data(rng.normal(size=(units, int(np.prod(patch)))), 0.4 + rng.normal(size=(SAMPLES, np.prod(patch))))
     training = layer.framework in {"keras", "linen", "nnx"}  # there, weights are normalized by their own norm then
@@ -140,7 +141,7 @@ def measured(layer: Layer, training: bool) -> str | None:
         return None
     value = np.asarray(layer.parameters[matrix], np.float64)
     last = layer.framework not in {"torch", "equinox"}
-    rng = np.random.default_rng(0)
+    rng = probe_generator()
     try:
         dtype = _dtype(layer, training)
         inputs = ordinary(1, (min(SAMPLES, len(layer.inputs)), *layer.inputs.shape[1:]))[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._in_place import differing, examined
 from lngeom.checks._invariances import invariances
 from lngeom.checks._norms import candidates
@@ -152,7 +153,7 @@ def _pair(before: Layer, placed: Placed, norm: NormReport) -> list[NormReport]:
     weights = np.asarray(value.T if transposed else value, np.float64)
     if weights.shape != (placed.units, before.inputs.shape[-1]):
         return []
-    rng = np.random.default_rng(0)
+    rng = probe_generator()
     sizes = [float(np.sqrt(np.nanmean(np.asarray(v, np.float64) ** 2))) or 1.0 for v in (weights, before.inputs)]
     shape = (*placed.shape[:-1], weights.shape[1])
     flat = (shape[0], *([-1] if len(shape) > 2 else []), shape[-1])

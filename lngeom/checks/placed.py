@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._formula import Fitted, Formula, Sets, explain, fit, fitted, follows, formulas
 from lngeom.checks._probed import LARGEST, SAMPLES, SIDE, UNITS, Probed
 from lngeom.checks._reach import Reach, reach_of
@@ -480,7 +481,7 @@ class Placed(Probed):
         with np.errstate(all="ignore"):
             spread = np.sqrt(sets.mean((inputs - sets.mean(inputs)) ** 2))
         for seed in range(2):
-            yield inputs + 0.3 * spread * np.random.default_rng(seed).normal(size=inputs.shape)
+            yield inputs + 0.3 * spread * probe_generator(seed).normal(size=inputs.shape)
 
     def _error(self, inputs: np.ndarray) -> float:
         dtype = self.layer.inputs.dtype

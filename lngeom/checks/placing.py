@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks._probed import FAR, FILLS, PROBES, SAMPLES, SIDE, TOLERANCES, UNITS, WIDE, ordinary
 from lngeom.checks.placed import Placed
 from lngeom.checks.recorded import Layer
@@ -51,7 +52,7 @@ def _responds(layer: Layer, shape: tuple[int, ...], dtype: str, training: bool, 
         found = [layer.run(s * inputs, dtype=dtype, training=training, parameters=own) for s in (1, -1)]
         return (np.asarray(found[0], np.float64) - np.asarray(found[1], np.float64)) / 2
 
-    kept = np.random.default_rng(8).random(shape) < 0.5
+    kept = probe_generator(8).random(shape) < 0.5
     start = odd(probe)
     scale = np.max(np.abs(start))
     slack = TOLERANCES[UNITS[1]] * scale

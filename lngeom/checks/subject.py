@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.numerics import agreement, tolerance
 
 Output = Float[np.ndarray, "N *T H"]
@@ -176,7 +177,7 @@ def computes_in_float64(subject: Subject, data: tuple[np.ndarray, np.ndarray]) -
         Whether they have; False where the outputs have another dtype.
     """
     weights, inputs = data
-    direction = np.random.default_rng(0).uniform(-1, 1, inputs.shape) * np.max(np.abs(inputs))
+    direction = probe_generator().uniform(-1, 1, inputs.shape) * np.max(np.abs(inputs))
     start = subject(weights, inputs, "float64")
     if start.dtype != np.float64:
         return False

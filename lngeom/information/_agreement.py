@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.numerics import MARGIN
 from lngeom._core.types import is_concrete
 from lngeom.information._products import AbstractFisher, promoted_product
@@ -26,7 +27,7 @@ def probe_vector(F: AbstractFisher, seed: int = 0) -> Float[Array, " P"]:
     They are numbers of the parameters' dtype, so that both routes see the same.
     """
     size = F.in_size()
-    vector = np.random.default_rng(seed).normal(size=size) if is_compared(F) else np.zeros(size)
+    vector = probe_generator(seed).normal(size=size) if is_compared(F) else np.zeros(size)
     return jnp.asarray(vector, F.problem.dtype).astype(F.problem.decomposition_dtype)
 
 

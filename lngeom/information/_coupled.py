@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from lngeom._core.draws import probe_key
 from lngeom._core.memory import format_bytes
 from lngeom._core.numerics import tolerance
 from lngeom._core.programs import QUICKLY
@@ -289,7 +290,7 @@ def _probe(problem: Problem, rows: int) -> tuple[Array, ...]:
     replaced = jax.tree.map(_perturbed, inputs), *others
     backwards = jax.tree.map(lambda leaf: leaf[::-1], few.per_sample)
     leaves, structure = jax.tree.flatten(few.params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
+    keys = jax.random.split(probe_key(), len(leaves))
     signs = [jax.random.rademacher(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
     turned = [leaf + jnp.asarray(STEP, leaf.dtype) * leaf * sign for leaf, sign in zip(leaves, signs, strict=True)]
     samples = (few.per_sample, replaced, backwards, few.per_sample)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.text import counted
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms
@@ -69,7 +70,7 @@ class Elsewhere:
 
     def _at(self, draw: int) -> AbstractFisher:
         def drawn(problem: Problem, part: int) -> Problem:
-            rng = np.random.default_rng((draw, part))
+            rng = probe_generator(draw, part)
             return replace(problem, inputs=jax.tree.map(lambda leaf: _drawn(leaf, rng), problem.inputs), scores=None)
 
         return self.given.changed(drawn)
@@ -85,7 +86,7 @@ class Elsewhere:
         """
         if not families:
             return []
-        rng = np.random.default_rng(1)
+        rng = probe_generator(1)
         sizes = self._sizes(np.stack([columns @ _unit(rng, columns.shape[1]) for columns in families], 1))
         found: list[np.ndarray | None] = []
         for columns, size in zip(families, sizes, strict=True):

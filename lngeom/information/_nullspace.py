@@ -23,6 +23,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.progress import watched
 from lngeom._core.subspaces import Account, Part
 from lngeom._core.support import Support, supports
@@ -382,7 +383,7 @@ class _Softmax:
         m = columns.shape[1]
         if not m or not any(isinstance(part, Categorical) for part in parts):
             return columns[:, :0]
-        one = columns @ np.random.default_rng(0).normal(size=(m, 1))
+        one = columns @ probe_generator().normal(size=(m, 1))
         if forms(self._moved, one)[0] <= self.least:  # the form of one direction shows whether there are any
             return columns[:, :0]
         values, vectors = np.linalg.eigh(gram(self._moved, columns))

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core import decompositions as _decompositions, numerics
 from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.draws import probe_key
 from lngeom._core.progress import watched
 from lngeom._core.text import counted
 from lngeom._core.trees import leaf_rows, leaf_slices
@@ -244,7 +245,7 @@ class FisherOperator(AbstractFisher):
         Raises:
             ValueError: if probes or steps is no whole number of at least 1.
         """
-        key, dtype = jax.random.key(0) if key is None else key, self.problem.decomposition_dtype
+        key, dtype = probe_key() if key is None else key, self.problem.decomposition_dtype
         return _krylov.lanczos_density(flat_map(self), self.in_size(), dtype, key, probes, steps)
 
     def by_leaf(self) -> list[dict[str, Any]]:

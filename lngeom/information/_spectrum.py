@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.decompositions import eigenvectors, right_singular, singular_values, triangular_rows
-from lngeom._core.draws import draw_small
+from lngeom._core.draws import draw_small, probe_key
 from lngeom._core.memory import format_bytes
 from lngeom._core.numerics import Rank, RankDecision, decide_rank
 from lngeom._core.sums import fold_chunks
@@ -220,7 +220,7 @@ def leading_eigenvalues(
 ) -> Float[Array, " k"]:
     """The largest eigenvalues by Lanczos iterations: `steps` of them, or as many as it takes (see the operator)."""
     size, problem = F.in_size(), F.problem
-    key = jax.random.key(0) if key is None else key
+    key = probe_key() if key is None else key
     start = draw_small(jax.random.normal, key, (size,), problem.decomposition_dtype)
     if steps is None and is_concrete(problem, start):
         reach = float(jnp.finfo(problem.dtype).eps) ** 0.5
@@ -241,7 +241,7 @@ def leading_eigenpairs(
     F: AbstractFisher, count: int, key: PRNGKeyArray | None, tolerance: float | None, width: int | None
 ) -> _krylov.RitzPairs:
     """The largest eigenvalues with their vectors, on pytrees (see the operator)."""
-    first, further = jax.random.split(jax.random.key(0) if key is None else key)
+    first, further = jax.random.split(probe_key() if key is None else key)
     reach = float(jnp.finfo(F.problem.dtype).eps) ** 0.5 if tolerance is None else tolerance
     start = _krylov.normal_like(first, wide_like(F.problem))
     return _krylov.leading(tree_map(F), start, count, key=further, tolerance=reach, width=width)

@@ -12,6 +12,7 @@ import scipy
 from jaxtyping import Array, PyTree
 
 from lngeom._core.arguments import check_count
+from lngeom._core.draws import probe_generator
 from lngeom._core.lifting import in_32_bits, widened
 from lngeom._core.numerics import MARGIN
 from lngeom._core.trees import leaf_paths
@@ -152,7 +153,7 @@ def search(
     floating = [k for k, v in enumerate(leaves) if jnp.issubdtype(jnp.result_type(v), jnp.floating)]
     if not floating:
         return Search((), (), ())
-    rng = np.random.default_rng(0)
+    rng = probe_generator()
 
     leaves = [widened(jnp.asarray(v)) if k in set(floating) else v for k, v in enumerate(leaves)]
 

@@ -30,6 +30,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count
+from lngeom._core.draws import probe_generator
 from lngeom._core.trees import leaf_paths
 from lngeom.families import (
     AbstractDistribution,
@@ -566,7 +567,7 @@ def _structure(
         from scipy.sparse.linalg import eigsh
 
         rank = check_count("rank", rank, 1, F.in_size() - 1, bound="P − 1")
-        start = np.random.default_rng(0).standard_normal(F.in_size())
+        start = probe_generator().standard_normal(F.in_size())
         values, vectors = eigsh(F.as_scipy(), rank, v0=start.astype(F.problem.decomposition_dtype))
         values, vectors = (jnp.asarray(a, F.problem.dtype) for a in (np.maximum(values, 0), vectors.T))
         return Eigenpairs(values, vectors)

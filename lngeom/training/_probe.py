@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.programs import inner_programs
 
 LONG = 16
@@ -208,7 +209,7 @@ class Probe:
 
 
 def _without_pattern(leaf: Any) -> Any:
-    values = np.random.default_rng(0).permutation(np.linspace(1, 2, leaf.size)) * np.resize((1, -1), leaf.size)
+    values = probe_generator().permutation(np.linspace(1, 2, leaf.size)) * np.resize((1, -1), leaf.size)
     return jnp.asarray(values.reshape(leaf.shape)).astype(leaf.dtype)
 
 

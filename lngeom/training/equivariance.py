@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.draws import probe_key
 from lngeom._core.numerics import MARGIN, WITNESS, Agreement
 from lngeom._core.text import counted
 from lngeom.families import AbstractDistribution
@@ -223,7 +224,7 @@ def equivariance(
     problem, theta = F.problem, F.problem.params
     if not problem.is_concrete:
         raise ValueError("equivariance measures values, which do not exist yet under jit: call it outside jit and vmap")
-    keys = iter(jax.random.split(jax.random.key(0) if key is None else key, 6))
+    keys = iter(jax.random.split(probe_key() if key is None else key, 6))
     unit = read_identity(identity, problem.dtype)
     chosen = read_elements(elements, unit, next(keys))
     acting = Action(action, problem, unit)

@@ -26,6 +26,14 @@ def normalized(p):
     return (a / jnp.linalg.norm(a, axis=-1, keepdims=True) + p["b"]) @ p["v"] + p["c"]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_weights_that_users_draw_from_a_seed_are_no_direction_that_is_probed(seed):
+    """Along the weights themselves a scale-invariant function is constant: the search would see no dependence."""
+    drawn = lambda *shape: jnp.asarray(np.random.default_rng(seed).normal(size=shape))  # noqa: E731
+    assert scale_invariant_groups(normalized, PLAIN | {"w": drawn(3, 4)}) == {"w": ("w",)}
+    assert scale_invariant_groups(lambda p: p["w"] / jnp.linalg.norm(p["w"]), {"w": drawn(12)}) == {"w": ("w",)}
+
+
 def test_biases_of_zeros_are_not_scale_invariant_where_nothing_is_normalized():
     assert scale_invariant_groups(plain, PLAIN) == {}
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks.derivatives.differences import Differences, Stencils, Value
 from lngeom.checks.derivatives.report import Answer, Derivative
 from lngeom.checks.derivatives.routes import Engine, Route, routes
@@ -108,7 +109,7 @@ class Case:
     @cached_property
     def entries(self) -> dict[str, Float[np.ndarray, " K"]]:
         """Places in the vector whose derivatives are compared, for each argument."""
-        rng = np.random.default_rng(3)
+        rng = probe_generator(3)
         return {
             name: at.start + np.sort(rng.permutation(at.stop - at.start)[: max(ENTRIES.values())])
             for name, at in self.vector.slices.items()
@@ -211,7 +212,7 @@ def cases_at(
         raise ValueError(f"outputs of {layer} differ for the same inputs, so that there is nothing to compare")
     if not np.all(np.isfinite(outputs)):
         raise NoReference(f"outputs of {layer} are not finite for {what}: there is nothing to compare")
-    rng = np.random.default_rng(seed + 1)
+    rng = probe_generator(seed + 1)
     directions = [rng.normal(size=n) for n in (len(first), len(first), len(outputs))]
     found = []
     shared: dict[tuple[str, str], Differences] = {}
@@ -231,7 +232,7 @@ def _rounding(values: Callable[[np.ndarray], np.ndarray], x: np.ndarray, dtype: 
     It is larger where numbers cancel, as in a row of large numbers that differ little.
     """
     unit, outputs = float(jnp.finfo(dtype).eps), values(x)
-    signs = np.random.default_rng(2).choice([-1.0, 1.0], (2, len(x)))
+    signs = probe_generator(2).choice([-1.0, 1.0], (2, len(x)))
     changes = [_size(values(x * (1 + unit * sign)) - outputs) / (_size(outputs) or 1.0) for sign in signs]
     return max([unit, *filter(math.isfinite, changes)])
 
@@ -302,7 +303,7 @@ def _moved(case: Case, engine: Engine, route: Route, found: np.ndarray, result: 
     if not math.isfinite(result.deviation):
         return False
     x, *others = case.arrays
-    signs = np.random.default_rng(4).choice([-1, 1], (MOVES, len(x)))
+    signs = probe_generator(4).choice([-1, 1], (MOVES, len(x)))
     unit, call, own = jnp.finfo(x.dtype).eps, case.vector.route(engine, route), case.compared(route, found)
     near = [engine.run(call, (x * (1 + unit * sign)).astype(x.dtype), *others) for sign in signs]
     moves = [_size(case.compared(route, other)[result.argument] - own[result.argument]) for other in near]

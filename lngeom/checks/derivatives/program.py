@@ -6,6 +6,7 @@ import io
 
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.checks.derivatives.examine import Case
 from lngeom.checks.derivatives.report import Derivative
 from lngeom.checks.subject import Subject
@@ -83,7 +84,7 @@ def program(subject: Subject, case: Case, wrong: Derivative, training: bool) -> 
         return ""
     if case.outputs.size != int(np.prod(shape)):
         return ""
-    rng = np.random.default_rng(0)
+    rng = probe_generator()
     x, u, c = (np.round(rng.normal(size=shape), 1).tolist() for _ in range(3))
     module, _, name = subject.source.partition(":")
     shared = {"x": x, "u": u, "c": c, "route": wrong.route, "differences": DIFFERENCES[wrong.order], "module": module}

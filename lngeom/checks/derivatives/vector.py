@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.programs import QUICKLY
 from lngeom.checks._frameworks import tensor_of
 from lngeom.checks.derivatives.routes import Engine, Jax, Route, TorchAutograd, TorchCompiled, TorchFunc
@@ -125,7 +126,7 @@ class Vector:
 
     def draw(self, seed: int) -> Float[np.ndarray, " P"]:
         """Inputs and weights of variance 1, and parameters of variance 0.1 around those that the layer came with."""
-        rng = np.random.default_rng(seed)
+        rng = probe_generator(seed)
         parts = [
             self.start[name] + 0.3 * rng.normal(size=shape) if name in self.start else rng.normal(size=shape)
             for name, shape in self.shapes.items()

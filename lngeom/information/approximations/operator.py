@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from lngeom._core.arguments import check_count, check_nonnegative
+from lngeom._core.draws import probe_key
 from lngeom._core.numerics import ConvergenceError
 from lngeom._core.trees import Layout
 from lngeom._core.types import is_concrete
@@ -228,7 +229,7 @@ class ApproximateFisher(lx.AbstractLinearOperator):
     @functools.cached_property
     def error(self) -> ApproximationError:
         """The error by 16 probes and 4 gradients (eager); `measure` takes more."""
-        return self.measure(jax.random.key(0))
+        return self.measure(probe_key())
 
     def measure(
         self, key: PRNGKeyArray, probes: int = 16, gradients: int = 4, damping: float | None = None

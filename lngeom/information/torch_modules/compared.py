@@ -14,6 +14,7 @@ import torch
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
+from lngeom._core.draws import probe_generator
 from lngeom._core.programs import inner_programs
 from lngeom.information.torch_modules.arrays import bits, cast, inputs_of, jax_dtype, to_array
 from lngeom.information.torch_modules.bridge import version
@@ -183,7 +184,7 @@ class Twins:
 
     def drawn(self, seed: int) -> dict[str, np.ndarray]:
         """Random numbers of the parameters' shapes and sizes."""
-        rng = np.random.default_rng(seed)
+        rng = probe_generator(seed)
         return {k: self.sizes.get(k, 0) * rng.normal(size=v.shape) for k, v in self.params.items()}
 
     def torch(self, params: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -239,7 +240,7 @@ def require_same_derivatives(twins: Twins) -> None:
     z = twins.torch(twins.params)
     if not np.all(np.isfinite(z)):
         raise ValueError(f"{twins.name} gives outputs that are not finite at its parameters and the first rows of X")
-    u, v = np.random.default_rng(1).normal(size=z.shape), twins.drawn(2)
+    u, v = probe_generator(1).normal(size=z.shape), twins.drawn(2)
     here = twins.jax(twins.params, v, u)
     require_same_outputs(twins.name, here[0], z, ROUNDING * np.finfo(np.float64).eps * np.max(np.abs(z), initial=0))
     tried = [_try(twins, v, u, 3)]

@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
+from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import Attention, FeedForward, Mixture
 from lngeom.transformers.readings import keys_are_relative, pairs_by_frequency
 from lngeom.transformers.rewrite.canonical import HOMOGENEOUS
@@ -92,7 +93,7 @@ def _order_heads(a: Attention, maps: Maps, vectors: dict[str, np.ndarray], other
     """Query heads, and with them groups, by what their values do to the stream."""
     if a.heads == 1:
         return
-    draw = np.random.default_rng(0).standard_normal((maps["attention.value"].weight.shape[1], 3))
+    draw = probe_generator().standard_normal((maps["attention.value"].weight.shape[1], 3))
 
     def acts(some: Maps) -> np.ndarray:
         values = (some["attention.value"].matrix @ draw).reshape(a.kv_heads, a.value_width, -1)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import Norm, Stack, check_stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import check_floats, read_json
@@ -177,7 +178,7 @@ class Shaken(Mapping[str, np.ndarray]):
         if name not in self.dtypes:
             return values
         info = jnp.finfo(self.dtypes[name])
-        draw = np.random.default_rng([self.seed, start, zlib.crc32(name.encode())])
+        draw = probe_generator(self.seed, start, zlib.crc32(name.encode()))
         step = np.maximum(np.abs(values) * float(info.eps) / 2, float(info.smallest_subnormal) / 2)
         return values + step * draw.uniform(-1, 1, values.shape)
 

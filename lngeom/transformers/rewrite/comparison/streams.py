@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from lngeom._core.draws import probe_generator
 from lngeom.transformers.forward import embedded
 from lngeom.transformers.rewrite.comparison.models import Model, apart
 
@@ -122,7 +123,7 @@ def _fitted(before: Model, after: Model, rows: int) -> Map:
 def some_starts(before: Model, after: Model, rows: int) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d"]]:
     """Streams before the first block of both models, at some tokens and every position."""
     count = min(before.vocabulary, after.vocabulary)
-    tokens = np.sort(np.random.default_rng(0).choice(count, min(count, rows), replace=False))
+    tokens = np.sort(probe_generator().choice(count, min(count, rows), replace=False))
     first, second = [], []
     for (kind, at, x), (other, also, y) in zip(starts(before, tokens), starts(after, tokens), strict=False):
         if kind == other and np.array_equal(at, also):

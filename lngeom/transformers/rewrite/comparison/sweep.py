@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import Block, Mixture
 from lngeom.transformers.forward import attention_branch, embedded, feed_forward_branch, head, norm, side
 from lngeom.transformers.rewrite.comparison.models import EXACT, Gap, Model, finite, rows_and_columns, worst
@@ -118,7 +119,7 @@ def streams(
     the second model can have them: without a mean, where it sees none.
     """
     x = wide(embedded, model.stack, model.arrays, tokens)
-    random = np.random.default_rng(seed).standard_normal((RANDOM, *x.shape[1:])) * np.sqrt(np.mean(x**2))
+    random = probe_generator(seed).standard_normal((RANDOM, *x.shape[1:])) * np.sqrt(np.mean(x**2))
     x = np.concatenate([x, between.back(between.forth(random))])
     for i, block in enumerate(model.stack.blocks):
         for branch in pieces(block):
