@@ -145,7 +145,7 @@ def sweep(
     between: Map,
     tokens: np.ndarray,
     shaken: Sequence[Weights],
-    again: Callable[[], Pairs] = lambda: ((), ()),
+    again: Callable[[], Pairs] | None = None,
 ) -> Iterator[tuple[Local, Map, np.ndarray | None]]:
     """Compares part by part.
 
@@ -158,7 +158,7 @@ def sweep(
         between: the map between their streams.
         tokens: the probes.
         shaken: arrays of the second model with random roundings.
-        again: makes those of both models for a second look.
+        again: makes those of both models for a second look; None: there is none.
 
     Yields:
         Each part's comparison, with the map of streams after it, and the first model's stream before it.
@@ -180,7 +180,7 @@ def sweep(
 
         def local(by: Map, i: int = i, branch: Any = branch, x: np.ndarray = x) -> tuple[Local, Local, Map]:
             found = looked(by, (), shaken, i, branch, x)
-            if found[0].differs and found[0].difference <= NEAR * found[0].rounding:
+            if again is not None and found[0].differs and found[0].difference <= NEAR * found[0].rounding:
                 return looked(by, *again(), i, branch, x)
             return found
 
