@@ -64,8 +64,9 @@ def certify(
     runs on the stream of the first one, taken to the second model's coordinates: $x' = s\,G\,x$, with an orthogonal G
     and a scale s that are fitted to the tables. Its output must be the first model's output in these coordinates. What
     random roundings of the second model's arrays change is measured beside each difference, and near the bound what
-    those of both models' change; a part differs if it is more than `ROUNDINGS` times as far. The first part that differs is taken apart: known mistakes are made or undone,
-    and one is named as the cause if nothing but rounding is left.
+    those of both models' change; a part differs if it is more than `ROUNDINGS` times as far. The first part that
+    differs is taken apart: known mistakes are made or undone, and one is named as the cause if nothing but rounding is
+    left.
 
     Args:
         before: a folder with a checkpoint, a pair of a description and arrays (`lg.rewrite.load`), or a model of the
