@@ -1,38 +1,36 @@
-"""Changes of a parametrization that a known symmetry would move along.
-
-Changes of one leaf come from its values: its scale, shifts, fixed patterns along an axis, scales of its slices. Changes
-of several leaves come from the spaces of the program (`lngeom.information.spaces`): rescaling the units of a chain,
-offsets that later biases take up, changes of basis, rotations. Whether a change is null is not known here.
-"""
+"""Changes of several leaves that are read from the spaces of the program, see `lngeom.information.spaces`."""
 
 import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy
 from jaxtyping import Float
 
-from lngeom._core.subspaces import ALONE, Account, Part, by_unit
+from lngeom._core.subspaces import Account, Part, by_unit
 from lngeom._core.text import counted
+from lngeom.information.candidates.candidate import (
+    OFFSET,
+    PAIRS,
+    Candidate,
+    Leaf,
+    Named,
+    indicators,
+    listed,
+    named_as,
+    named_units,
+    opened,
+    slices,
+)
 from lngeom.information.spaces import Gain, Member, Spaces, slots
-
-if TYPE_CHECKING:  # models that are no transformers do without
-    from lngeom.transformers.description import Stack
 
 COLUMNS = 3000
 """Most directions of a candidate: the time for it grows as their cube."""
 
 NUMBERS = 2**27
 """Most numbers in a candidate's directions."""
-
-OFFSET = 600
-"""Entries up to which every entry of an added leaf is an offset of its own; of a larger one, those of its last axis."""
-
-PAIRS = 400
-"""Most pairs of axes that are tried where the program names nothing."""
 
 EFFORT = 2**31
 """Most products of numbers, about, in decompositions of candidates for parts of axes."""
@@ -42,292 +40,6 @@ PARTED = 600
 
 SHARED = 6
 """Leaves beyond which a space is looked at as one that turns before it is looked at as one of any basis."""
-
-Named = tuple[str, Part, tuple[str, ...]]
-"""Null directions with their name and the leaves that they move."""
-
-
-class Leaf(NamedTuple):
-    """A differentiated leaf: its path, value, and first position in the ravelled vector."""
-
-    name: str
-    value: Float[np.ndarray, "..."]
-    start: int
-
-    @property
-    def entries(self) -> np.ndarray:
-        """Positions of its entries in the ravelled vector."""
-        return np.arange(self.start, self.start + self.value.size)
-
-
-class Candidate(NamedTuple):
-    """Directions with a name.
-
-    Attributes:
-        rows: entries of the ravelled vector in which they lie.
-        columns: the directions on these entries.
-        named: what divides their null part, and names it.
-        unread: name of those that move no output, where `named` says that none of them does; else empty.
-    """
-
-    rows: np.ndarray
-    columns: Float[np.ndarray, "r m"]
-    named: Callable[[Part], Iterator[Named]]
-    unread: str = ""
-
-
-def _one(name: str, leaves: Sequence[str]) -> Callable[[Part], Iterator[Named]]:
-    return lambda part: iter([(name, part, tuple(leaves))])
-
-
-def candidates_of_stack(stack: "Stack", params: Any) -> Iterator[list[Candidate]]:
-    """The symmetries of a described transformer, family by family.
-
-    Args:
-        stack: the description.
-        params: its arrays by name.
-
-    Yields:
-        One candidate a family.
-
-    Raises:
-        ValueError: if the parameters are not those of the stack.
-    """
-    from lngeom.transformers.arrays import StackArrays
-    from lngeom.transformers.families import FAMILIES
-    from lngeom.transformers.symmetries import symmetries
-
-    if not isinstance(params, Mapping) or set(params) != set(stack.arrays):
-        raise ValueError(
-            f"parameters described by a stack are a dictionary of its arrays, all differentiated: {stack.arrays[:3]} …"
-        )
-    stack.check(params)
-    arrays = StackArrays(stack, params)
-    families: dict[str, list[np.ndarray]] = {code: [] for code in FAMILIES}
-    for family in symmetries(arrays):
-        families[family.code].append(family.columns(arrays))
-    for code, columns in families.items():
-        if columns:
-            together = np.hstack(columns)
-            rows = np.flatnonzero(together.any(1))
-            moved = [name for name, at in arrays.starts.items() if _moves(rows, at, np.size(params[name]))]
-            yield [Candidate(rows, together[rows], _one(FAMILIES[code], moved))]
-
-
-def _moves(rows: np.ndarray, start: int, size: int) -> bool:
-    return bool(np.any((rows >= start) & (rows < start + size)))
-
-
-def candidates(leaves: list[Leaf], account: Account, spaces: Spaces | None) -> Iterator[Iterable[Candidate]]:
-    """Candidates in groups, the simplest first; within a group, that which explains most is to be taken first.
-
-    Args:
-        leaves: all leaves, in order.
-        account: of the null space, in which patterns along an axis are looked for.
-        spaces: of the program; None where it cannot be read.
-    """
-    yield from _of_one_leaf(leaves, account.null, account.close)
-    if spaces is not None:
-        of_program = _OfProgram(leaves, spaces)
-        yield of_program.rescalings()
-        yield [_scales(leaves)]
-        yield of_program.trades()
-        yield of_program.offsets()
-        yield of_program.patterns(account.null)
-        yield of_program.rotations(shared=True)
-        yield of_program.bases()
-        yield of_program.residuals()
-        yield of_program.rotations(shared=False)
-        yield of_program.joints(account)
-        yield of_program.parted_rotations(account)
-    else:
-        yield [_scales(leaves)]
-    yield _of_two_leaves(leaves, account)
-    yield _of_complex_units(leaves, account)
-
-
-def _of_one_leaf(leaves: list[Leaf], null: np.ndarray, close: float) -> Iterator[Iterable[Candidate]]:
-    axes = [(leaf, axis) for leaf in leaves for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
-    matrices = [(leaf, axis) for leaf, axis in axes if leaf.value.ndim > 1]
-
-    def alone(leaf: Leaf, columns: np.ndarray, name: str, unread: str = "") -> Candidate:
-        return Candidate(leaf.entries, columns, _one(name, [leaf.name]), unread)
-
-    inside = 1 - np.sum(np.square(null), 1) < close**2  # entries that are null directions themselves
-    unused = ((leaf, np.flatnonzero(inside[leaf.entries])) for leaf in leaves)
-    yield [
-        alone(
-            leaf,
-            np.eye(leaf.value.size)[:, entries],
-            f"entries of {leaf.name} that no output depends on",
-            _unread(leaf),
-        )
-        for leaf, entries in unused
-        if len(entries)
-    ]
-    yield [alone(leaf, leaf.value.reshape(-1, 1), f"scale of {leaf.name}") for leaf in leaves]
-    yield [c for leaf, axis in axes for c in _fixed_pattern(leaf, (axis,), null)]
-    yield [alone(leaf, _shift(leaf, axis), f"shift of {leaf.name} along axis {axis}") for leaf, axis in axes]
-    yield [
-        alone(leaf, _slices(leaf.value, [axis]), f"scale of each slice of {leaf.name} along axis {axis}")
-        for leaf, axis in matrices
-    ]
-    yield [
-        c
-        for leaf, axis in matrices
-        if leaf.value.ndim > 2 and leaf.value.size // leaf.value.shape[axis] <= OFFSET
-        for c in _fixed_pattern(leaf, tuple(k for k in range(leaf.value.ndim) if k != axis), null)
-    ]
-
-
-def _open(leaves: list[Leaf], account: Account) -> list[int]:
-    """Numbers of leaves that have directions without a name."""
-    if not account.left:
-        return []
-    rest = np.sum(np.square(account.null), 1) - np.sum(np.square(account.null @ account.explained), 1)
-    return [k for k, leaf in enumerate(leaves) if np.max(rest[leaf.entries], initial=0) > ALONE**2]
-
-
-def _pairs_of_axes(leaves: list[Leaf], account: Account) -> list[tuple[tuple[Leaf, int], tuple[Leaf, int]]]:
-    """Axes of one size in two leaves that have directions without a name."""
-    open_ = [leaves[k] for k in _open(leaves, account)]
-    axes = [(leaf, axis) for leaf in open_ for axis in range(leaf.value.ndim) if leaf.value.shape[axis] > 1]
-    pairs = [
-        (a, b)
-        for a, b in itertools.combinations(axes, 2)
-        if a[0] is not b[0] and a[0].value.shape[a[1]] == b[0].value.shape[b[1]]
-    ]
-    return pairs[:PAIRS]
-
-
-def _of_two_leaves(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
-    """Units of one number in two leaves that have directions without a name: slices and joints cut a program's axes."""
-    for (a, i), (b, j) in _pairs_of_axes(leaves, account):
-        n = a.value.shape[i]
-        blocks = _slices(a.value, [i]), _slices(b.value, [j])
-        rows = np.concatenate([a.entries, b.entries])
-        units, members = np.tile(np.arange(n), 2), np.repeat([0, 1], n)
-        yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n))
-
-
-def _of_complex_units(leaves: list[Leaf], account: Account) -> Iterator[Candidate]:
-    """Units whose slices are pairs, as real and imaginary parts: linear maps of these."""
-    for (a, i), (b, j) in _pairs_of_axes(leaves, account):
-        n = a.value.shape[i]
-        pairs = [[k for k, m in enumerate(leaf.value.shape) if m == 2 and k != unit] for leaf, unit in ((a, i), (b, j))]
-        for k, m in itertools.product(*pairs):
-            blocks = _mixed_pairs(a.value, k, i), _mixed_pairs(b.value, m, j)
-            rows = np.concatenate([a.entries, b.entries])
-            units, members = np.tile(np.arange(n), 8), np.repeat([0, 1], 4 * n)
-            what = "change of basis of the two components of"
-            yield Candidate(rows, scipy.linalg.block_diag(*blocks), _named_units([a, b], units, members, n, what))
-
-
-def _mixed_pairs(value: np.ndarray, axis: int, unit: int) -> Float[np.ndarray, "p 4n"]:
-    """Each 2 × 2 matrix along an axis of size 2, in each unit."""
-    found = []
-    for source, target in itertools.product(range(2), repeat=2):
-        changed = np.zeros_like(value)
-        np.moveaxis(changed, axis, 0)[target] = np.moveaxis(value, axis, 0)[source]
-        found.append(_slices(changed, [unit]))
-    return np.hstack(found)
-
-
-def _named_units(
-    leaves: Sequence[Leaf], units: np.ndarray, members: np.ndarray, count: int, what: str = "rescaling of"
-) -> Callable[[Part], Iterator[Named]]:
-    """Names of changes of units, where the unit and the number of the leaf are known of each column."""
-
-    def named(part: Part) -> Iterator[Named]:
-        for found, moved, chosen in by_unit(part, units, members):
-            if all(leaves[k].value.size == count for k in chosen):
-                continue  # any change of vectors scales their entries
-            names = [leaves[k].name for k in chosen]
-            which = counted(count, "unit")
-            if len(moved) < count:
-                which = f"unit{'s' if len(moved) > 1 else ''} {_numbers(moved)} (of {count})"
-            where = f"between {' and '.join(names)}" if len(names) > 1 else f"of {names[0]}"
-            yield f"{what} {which} {where}", found, tuple(names)
-
-    return named
-
-
-def _along(shape: Sequence[int], axes: Sequence[int], pattern: np.ndarray | None = None) -> Float[np.ndarray, "p m"]:
-    """Indicators of each index of some axes, the last axis fastest, times a pattern on all entries."""
-    sizes = [shape[k] for k in axes]
-    count = math.prod(sizes)
-    ascending = sorted(range(len(axes)), key=lambda k: axes[k])
-    found = np.eye(count).reshape(*sizes, count).transpose(*ascending, len(axes))
-    found = found.reshape(*(n if k in axes else 1 for k, n in enumerate(shape)), count)
-    pattern = np.ones(shape) if pattern is None else pattern
-    return (pattern[..., None] * found).reshape(math.prod(shape), count)
-
-
-def _shift(leaf: Leaf, axis: int) -> Float[np.ndarray, "p m"]:
-    """Every change that is constant along an axis."""
-    return _along(leaf.value.shape, [k for k in range(leaf.value.ndim) if k != axis])
-
-
-def _slices(value: np.ndarray, axes: Sequence[int]) -> Float[np.ndarray, "p n"]:
-    """The scale of each slice along some axes."""
-    return _along(value.shape, axes, value)
-
-
-def _fixed_pattern(leaf: Leaf, axes: tuple[int, ...], null: np.ndarray) -> list[Candidate]:
-    """Vectors κ along some axes for which κ ⊗ anything is null: shifts, and what meets a space that is not filled."""
-    shape = leaf.value.shape
-    rest = [k for k in range(len(shape)) if k not in axes]
-    length = math.prod(shape[k] for k in axes)
-    others = leaf.value.size // length
-    part = null[leaf.start : leaf.start + leaf.value.size].reshape(*shape, -1)
-    flat = part.transpose(*axes, *rest, len(shape)).reshape(length, -1)
-    values, vectors = np.linalg.eigh(flat @ flat.T)
-    kappa = vectors[:, values > others - 0.01]
-    if not kappa.shape[1]:
-        return []
-    projector = kappa @ kappa.T
-    inside = projector > 1e-6 / len(projector)
-    blocks = inside / np.maximum(np.sum(inside, 1, keepdims=True), 1)
-    wide = [n if k in axes else 1 for k, n in enumerate(shape)]
-    columns = [_along(shape, rest, np.broadcast_to(v.reshape(wide), shape)) for v in kappa.T]
-    unread = ""
-    where = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
-    if kappa.shape[1] == length:
-        name, unread = f"any change of {leaf.name}", _unread(leaf)
-    elif len(axes) == 1 and np.allclose(projector, blocks, atol=1e-3):
-        groups = "" if kappa.shape[1] == 1 else f" in each of {kappa.shape[1]} groups"
-        name = f"shift of {leaf.name} along {where}{groups}"
-    elif others == 1:  # any null direction of a vector would be such a pattern
-        return []
-    else:
-        name = f"{counted(kappa.shape[1], 'fixed pattern')} along {where} of {leaf.name}"
-    return [Candidate(leaf.entries, np.hstack(columns), _one(name, [leaf.name]), unread)]
-
-
-def _unread(leaf: Leaf) -> str:
-    return f"changes of {leaf.name} that no output depends on"
-
-
-def _scales(leaves: list[Leaf]) -> Candidate:
-    """Scales of all leaves, in any ratios."""
-    rows = np.concatenate([leaf.entries for leaf in leaves])
-    columns = np.zeros((len(rows), len(leaves)))
-    at = 0
-    for k, leaf in enumerate(leaves):
-        columns[at : at + leaf.value.size, k] = leaf.value.reshape(-1)
-        at += leaf.value.size
-
-    def named(part: Part) -> Iterator[Named]:
-        for found, _, members in by_unit(part, np.zeros(len(leaves), int), np.arange(len(leaves))):
-            names = [leaves[k].name for k in members]
-            name = f"scale of {' against '.join(names)}" if len(names) < 3 else f"joint scale of {_listed(names)}"
-            yield name, found, tuple(names)
-
-    return Candidate(rows, columns, named)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(names) if len(names) <= 4 else f"{counted(len(names), 'leaf', 'leaves')}"
 
 
 class _Columns:
@@ -365,7 +77,7 @@ class _Columns:
         return 0 < self.count <= COLUMNS and rows * self.count <= NUMBERS
 
 
-class _OfProgram:
+class OfProgram:
     """Candidates of several leaves, from the spaces of the program."""
 
     def __init__(self, leaves: list[Leaf], spaces: Spaces):
@@ -404,10 +116,10 @@ class _OfProgram:
             for leaf, slot in sorted(members):
                 # the unit's number counts the atom within each index of the batch
                 axes = [*(slots(self.spaces.labels[leaf], a)[0] for a in batch), slot]
-                columns.add(leaf, _slices(self.values[leaf], axes), ((unit, leaf) for unit in range(units)))
+                columns.add(leaf, slices(self.values[leaf], axes), ((unit, leaf) for unit in range(units)))
             if columns.fits:
                 unit_of, leaf_of = np.array(columns.marks).T
-                yield Candidate(*columns.assembled(), _named_units(self.leaves, unit_of, leaf_of, units))
+                yield Candidate(*columns.assembled(), named_units(self.leaves, unit_of, leaf_of, units))
 
     def _finest(
         self, chains: Mapping[tuple[int, int], set[tuple[int, int]]]
@@ -438,14 +150,14 @@ class _OfProgram:
             for leaf, slot in sorted(written):
                 value = self.values[leaf]
                 if value.ndim > 1:
-                    columns.add(leaf, _slices(value - value.mean(slot, keepdims=True), [slot]), [leaf] * units)
+                    columns.add(leaf, slices(value - value.mean(slot, keepdims=True), [slot]), [leaf] * units)
             writers = sorted(set(columns.marks))
-            columns.add(gain.leaf, _slices(self.values[gain.leaf], [0]), [gain.leaf] * units)
+            columns.add(gain.leaf, slices(self.values[gain.leaf], [0]), [gain.leaf] * units)
             if writers and columns.fits:
                 names = [self.leaves[k].name for k in writers]
-                name = f"trades between centred slices of {_listed(names)} and {self.leaves[gain.leaf].name}"
+                name = f"trades between centred slices of {listed(names)} and {self.leaves[gain.leaf].name}"
                 moved = [*names, self.leaves[gain.leaf].name]
-                yield Candidate(*columns.assembled(), _one(f"{name} ({counted(units, 'unit')})", moved))
+                yield Candidate(*columns.assembled(), named_as(f"{name} ({counted(units, 'unit')})", moved))
 
     def offsets(self) -> Iterator[Candidate]:
         """What adds constants to spaces: biases, tables, and rows of kernels along what a norm's gain leaves fixed."""
@@ -461,7 +173,7 @@ class _OfProgram:
             if gain is not None and self.values[gain.leaf].ndim == 1 and np.all(self.values[gain.leaf]):
                 along = self.values[gain.leaf] ** -gain.power
             pattern = np.expand_dims(along, rest)
-            block = _along(self.values[leaf].shape, rest, np.broadcast_to(pattern, self.values[leaf].shape))
+            block = indicators(self.values[leaf].shape, rest, np.broadcast_to(pattern, self.values[leaf].shape))
             columns.add(leaf, block, [leaf] * block.shape[1])
         seen = set()
         for member in sorted(self.spaces.members, key=lambda m: self.spaces.first.index(m.leaf)):
@@ -472,7 +184,7 @@ class _OfProgram:
             shape = self.values[leaf].shape
             whole = member.enters == "offset" and self.leaves[leaf].value.size <= OFFSET
             place = slots(self.spaces.labels[leaf], member.atom)
-            block = np.eye(self.leaves[leaf].value.size) if whole else _along(shape, place)
+            block = np.eye(self.leaves[leaf].value.size) if whole else indicators(shape, place)
             columns.add(leaf, block, [leaf] * block.shape[1])
         if not columns.fits:
             return
@@ -482,7 +194,7 @@ class _OfProgram:
             for found, _, moved in by_unit(part, np.zeros(len(leaves), int), leaves):
                 names = [self.leaves[k].name for k in moved]
                 what = "offsets" if len(names) == 1 else "offsets that cancel"
-                yield f"{what}: {_listed(names)}", found, tuple(names)
+                yield f"{what}: {listed(names)}", found, tuple(names)
 
         yield Candidate(*columns.assembled(), named)
 
@@ -513,9 +225,9 @@ class _OfProgram:
         values, vectors = np.linalg.eigh(flat @ flat.T)
         for kappa in vectors[:, values > others - 0.01].T:
             pattern = np.broadcast_to(np.expand_dims(kappa[:n], rest), shape)
-            columns = np.concatenate([_along(shape, rest, pattern), kappa[n] * np.eye(others)])
+            columns = np.concatenate([indicators(shape, rest, pattern), kappa[n] * np.eye(others)])
             names = sorted(self.leaves[k].name for k in (kernel, bias))
-            yield Candidate(np.concatenate(entries), columns, _one(f"offsets that cancel: {_listed(names)}", names))
+            yield Candidate(np.concatenate(entries), columns, named_as(f"offsets that cancel: {listed(names)}", names))
 
     def _cuts(self) -> dict[int, dict[int, list[Member]]]:
         """Members of each cut, by atom."""
@@ -550,12 +262,12 @@ class _OfProgram:
                 columns[:, leaf.start : leaf.start + leaf.value.size] += self._turned(member, generators)
             names = sorted({self.leaves[m.leaf].name for m in members})
             rows = np.flatnonzero(columns.any(0))
-            name = f"rotations of the {n} coordinates that {_listed(names)} share"
-            yield Candidate(rows, columns[:, rows].T, _one(name, names))
+            name = f"rotations of the {n} coordinates that {listed(names)} share"
+            yield Candidate(rows, columns[:, rows].T, named_as(name, names))
 
     def parted_rotations(self, account: Account) -> Iterator[Candidate]:
         """Rotations of a space in which each leaf turns by itself: those that leave alone what some of them write."""
-        open_ = _open(self.leaves, account)
+        open_ = opened(self.leaves, account)
         for atom, cuts in sorted(self._cuts().items()):
             n, scales = self.spaces.sizes[atom], self._scales_of(atom, cuts, parted=True)
             members = [m for ms in cuts.values() for m in ms if m.leaf in open_]
@@ -575,13 +287,13 @@ class _OfProgram:
         def named(part: Part) -> Iterator[Named]:
             for found, _, moved in by_unit(part, np.zeros(len(leaf_of), int), leaf_of):
                 names = sorted(self.leaves[k].name for k in moved)
-                yield f"{what} {_listed(names)} share", found, tuple(names)
+                yield f"{what} {listed(names)} share", found, tuple(names)
 
         return named
 
     def joints(self, account: Account) -> Iterator[Candidate]:
         """Changes of basis of a cut against a part of a longer axis, as where variables are joined or divided."""
-        tried, effort, open_ = 0, 0, _open(self.leaves, account)
+        tried, effort, open_ = 0, 0, opened(self.leaves, account)
         for atom, cuts in sorted(self._cuts().items()):
             n = self.spaces.sizes[atom]
             generators = np.eye(n * n).reshape(n * n, n, n)
@@ -620,8 +332,8 @@ class _OfProgram:
         if columns.size <= NUMBERS:
             name, names = self.leaves[leaf].name, sorted({self.leaves[m.leaf].name for m in members})
             place = f"{start} to {start + n - 1} along axis {slot}"
-            what = f"change of basis of {counted(n, 'unit')} between {name} ({place}) and {_listed(names)}"
-            yield Candidate(rows, columns, _one(what, [name, *names]))
+            what = f"change of basis of {counted(n, 'unit')} between {name} ({place}) and {listed(names)}"
+            yield Candidate(rows, columns, named_as(what, [name, *names]))
 
     def _scales_of(self, atom: int, cuts: Mapping[int, Any], parted: bool = False) -> dict[int, np.ndarray] | None:
         """The product of the gains between a first cut and each other one; None if a gain has a zero.
@@ -694,14 +406,14 @@ class _OfProgram:
             for member in side:
                 leaf, labels = self.leaves[member.leaf], self.spaces.labels[member.leaf]
                 turned = self._turned(member, generators if sign > 0 else -generators.transpose(0, 2, 1))
-                which = _along(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
+                which = indicators(self.values[member.leaf].shape, [slots(labels, a)[0] for a in batch])
                 columns[:, :, leaf.start : leaf.start + leaf.value.size] += which.T[:, None] * turned[None]
         together = columns.reshape(-1, size)
         rows = np.flatnonzero(together.any(0))
         names = sorted({self.leaves[m.leaf].name for m in members})
         groups = f" in each of {copies} groups" if copies > 1 else ""
-        name = f"change of basis of {counted(n, 'unit')}{groups} between {_listed(names)}{where}"
-        yield Candidate(rows, together[:, rows].T, _one(name, names))
+        name = f"change of basis of {counted(n, 'unit')}{groups} between {listed(names)}{where}"
+        yield Candidate(rows, together[:, rows].T, named_as(name, names))
 
     def residuals(self) -> Iterator[Candidate]:
         """Kernels beside a residual path, x + x W, against what writes x: each changes by matrices of its own."""
@@ -726,7 +438,7 @@ class _OfProgram:
             for found, _, moved in by_unit(part, np.zeros(len(leaf_of), int), leaf_of):
                 names = [self.leaves[k].name for k in moved]
                 if len(names) > 1:
-                    yield f"change of basis of {counted(n, 'unit')} between {_listed(names)}", found, tuple(names)
+                    yield f"change of basis of {counted(n, 'unit')} between {listed(names)}", found, tuple(names)
 
         return named
 
@@ -758,7 +470,3 @@ def _turned(
 def _wide(generators: np.ndarray, ndim: int) -> np.ndarray:
     """Matrices that multiply an array of some axes along the last one, all at once."""
     return generators.reshape(len(generators), *(1,) * (ndim - 2), *generators.shape[1:]) if ndim > 1 else generators
-
-
-def _numbers(units: Sequence[int]) -> str:
-    return ", ".join(map(str, units)) if len(units) <= 12 else f"{', '.join(map(str, units[:12]))}, …"
