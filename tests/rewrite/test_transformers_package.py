@@ -40,6 +40,7 @@ STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     "mixtral": [*PLAIN, do.Balance(), do.CentreRouter()],
     "gpt2": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.DropKeyBias()],
     "gpt_neox": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeParallelBias()],
+    **{kind: [*PLAIN, do.Balance(), do.RotateValues(seed=1)] for kind in ("deepseek_v2", "deepseek_v3")},
     "gpt_oss": [*PLAIN, do.CentreRouter(), do.RotateValues(seed=1)],
     "codegen": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0)],
     "gpt_bigcode": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias()],

@@ -12,7 +12,7 @@ from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.mistakes import fits, looks, mistakes, offset_mistakes, vector_mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, rows_and_columns
 from lngeom.transformers.rewrite.comparison.options import all_of, options_of
-from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, reading_norm
+from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, read_norm, reads_latent
 from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
 from lngeom.transformers.rewrite.comparison.streams import Map
 from lngeom.transformers.rewrite.comparison.sweep import (
@@ -263,7 +263,8 @@ def _merged(
     """One sentence for what was done to several arrays."""
     arrays = tuple(dict.fromkeys(array for word in words for array in word.arrays))
     texts = {word.text for word in words}
-    readers = [n for n, part in here.maps.items() if part.gain is not None]
+    over = read_norm(here.block, names[0])[0]
+    readers = [n for n, part in here.maps.items() if part.gain is not None and read_norm(here.block, n)[0] == over]
     if len(texts) == 1 and len(words) > 1:
         word, short = words[0], [n.rpartition(".")[2] for n in names]
         every = set(readers) <= set(names)
@@ -279,7 +280,7 @@ def _merged(
 
 def _gain_read(model: Model, i: int, name: str) -> tuple[str, ...]:
     """The array of the gain that a map reads, if there is one."""
-    over = reading_norm(model.stack.blocks[i], "attention" if name.startswith("attention") else "feed_forward")
+    over = read_norm(model.stack.blocks[i], name)[1]
     return () if over is None or over.gain is None else (over.gain,)
 
 
@@ -296,12 +297,10 @@ def _relation(
     a, b = here.maps[name], second.maps[name]
     rounding = tolerance(a, before, after, b)
     if not _offset_gap(a, b) or far(a.matrix, b.matrix) > rounding:
-        block = before.stack.blocks[i]
-        branch: Branch = "attention" if name.startswith("attention") else "feed_forward"
-        over = reading_norm(block, branch)
-        label = "attention_norm" if over is block.attention_norm else "feed_forward_norm"
-        attention = here.block.attention if branch == "attention" else None
-        for text, of_norm, candidate in mistakes(a, turn, label, over, name, attention):
+        label, over = read_norm(before.stack.blocks[i], name)
+        attention = here.block.attention if name.startswith("attention") else None
+        turns = None if reads_latent(before.stack.blocks[i], name) else turn
+        for text, of_norm, candidate in mistakes(a, turns, label, over, name, attention):
             scale = float(np.linalg.norm(candidate))
             if scale and fits(far(candidate, b.matrix), far(a.matrix, b.matrix), rounding):
                 return _Word(text, (b.arrays[0],), of_norm)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from lngeom.transformers.description import Block, Linear
+from lngeom.transformers.description import Block, Linear, Norm, walk
 from lngeom.transformers.parts import Part
 
-NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "untied"}
+NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "choice_bias", "untied"}
 """Fields that say how arrays are named and stored."""
 
 
@@ -66,8 +66,8 @@ def options_of(
 
             yield from options_of(a, b, where, scale, inner, traded=traded)
             continue
-        if isinstance(a, Part) or isinstance(b, Part):
-            continue  # a part that the other has not, or another kind of part
+        if any(isinstance(inner, Linear | Norm) for part in (a, b) for _, inner in walk(part)):
+            continue  # a part with arrays that the other has not, or another kind of part
         try:
             changed = replace(second, **{f.name: expected})
         except (TypeError, ValueError):  # it does not go with the others
