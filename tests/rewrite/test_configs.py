@@ -94,6 +94,21 @@ def test_null_is_not_absent():
         ("gpt2", {"num_hidden_layers": 3}, "'n_layer' = 2 and 'num_hidden_layers' = 3 are two names"),
         ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
         ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "'topk_method' = 'noaux_tc' is not covered"),
+        ("deepseek_v2", {"num_experts_per_tok": None}, "'num_experts_per_tok' must not be null"),
+        ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "'n_group' and 'topk_group' must not be null"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "'norm_topk_prob' = True is not covered"),
+        ("deepseek_v2", {"kv_lora_rank": 1 << 25}, "a width above"),
+        (
+            "deepseek_v3",
+            {"num_key_value_heads": 2},
+            "'num_key_value_heads' = 2 must be null, or num_attention_heads = 4",
+        ),
+        ("deepseek_v3", {"head_dim": 8}, "'head_dim' = 8 must be qk_rope_head_dim = 4"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "'scoring_func' = 'softmax' is not covered"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "'moe_layer_freq' = 2 is not covered"),
+        ("deepseek_v3", {"n_group": 4}, "6 experts must make 4 equal groups"),
+        ("deepseek_v3", {"topk_group": 1}, "hold the 3 experts in use"),
         ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' = 1.5 is not covered"),
         ("gpt_oss", {"original_max_position_embeddings": None}, "must not be null"),
         ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "takes them as longrope"),
@@ -208,6 +223,8 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
             ("qwen2_moe", {"shared_expert_intermediate_size": 15}),
             ("roberta", {"max_position_embeddings": 11}),
             ("gpt_oss", {"intermediate_size": 19}),
+            ("deepseek_v2", {"n_shared_experts": 3}),
+            ("deepseek_v3", {"moe_intermediate_size": 13}),
         ]
     ):
         old = checkpoint(tmp_path / str(i), kind)
@@ -255,6 +272,7 @@ def test_the_table_is_that_of_the_package(kind):
 
 NEEDED = {
     "electra": {"embedding_size": 256},
+    "deepseek_v2": {"num_experts_per_tok": 6},
     "ministral": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
 }

@@ -735,7 +735,8 @@ NOT_NULL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ministral", "exaone4", "granite", "cohere2"), ("attention_dropout",)),
     "hunyuan_v1_dense": ("attention_dropout", "pretraining_tp"),
     "qwen2_moe": ("attention_dropout", "output_router_logits", "router_aux_loss_coef"),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("output_router_logits",)),
+    "deepseek_v2": ("output_router_logits",),
+    "deepseek_v3": ("output_router_logits", "num_mtp_layers"),
     "modernbert": (
         *("attention_dropout", "classifier_dropout", "embedding_dropout", "mlp_dropout", "classifier_pooling"),
         *("deterministic_flash_attn", "initializer_cutoff_factor", "sparse_pred_ignore_index", "sparse_prediction"),
