@@ -96,8 +96,8 @@ def deepseek(options: Options, pairing: Any, dense: Network, sparse: Network) ->
         prefix = f"{at}layers.{i}."
         network = (dense if i < options.get("first_k_dense_replace") else sparse)(prefix, i)
         attention = latent_attention(options, f"{prefix}self_attn.", turn)
-        before = (norm(f"{prefix}{name}") for name in ("input_layernorm", "post_attention_layernorm"))
-        blocks.append(Block(attention, network, "pre", *before))
+        first, second = norm(f"{prefix}input_layernorm"), norm(f"{prefix}post_attention_layernorm")
+        blocks.append(Block(attention, network, "pre", first, second))
     table = f"{at}embed_tokens.weight"
     head = Head(Linear(table if options.get("tie_word_embeddings") else "lm_head.weight"))
     return Stack((Table(table),), tuple(blocks), head, norm(f"{at}norm"))
