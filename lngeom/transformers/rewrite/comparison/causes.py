@@ -110,10 +110,19 @@ def causes_of(judge: Judge) -> list[Cause]:
             return [Cause(sentence, (), found.difference, True)]
     if (exchanged := _exchanged(first, raw[1], left, i)) is not None:
         return [exchanged]
-    options = list(options_of(first.block, second.block, f"blocks.{i}", judge.between[0].scale))
-    for sentence, changed in options:
-        if not (found := left(replace(second, block=changed))).differs:
+    options: list[tuple[str, Block]] = []
+    sizes: list[Cause] = []
+    for sentence, changed in options_of(first.block, second.block, f"blocks.{i}", judge.between[0].scale):
+        try:
+            found = left(replace(second, block=changed))
+        except (TypeError, ValueError):  # the arrays have other sizes
+            sizes.append(Cause(sentence, (), left(second).difference, False))
+            continue
+        if not found.differs:
             return [Cause(sentence, (), found.difference, True)]
+        options.append((sentence, changed))
+    if sizes:
+        return sizes
     joined = replace(second, block=all_of([changed for _, changed in options], second.block))
     found = left(joined)
     if len(options) > 1 and not found.differs:

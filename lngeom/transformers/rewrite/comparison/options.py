@@ -69,10 +69,10 @@ def options_of(
         if any(isinstance(inner, Linear | Norm) for part in (a, b) for _, inner in walk(part)):
             continue  # a part with arrays that the other has not, or another kind of part
         try:
-            changed = replace(second, **{f.name: expected})
+            changed = rebuild(replace(second, **{f.name: expected}))
         except (TypeError, ValueError):  # it does not go with the others
             continue
-        yield sentence, rebuild(changed)
+        yield sentence, changed
     if scale != 1 and isinstance(first, Block):  # norms that are equal, and must not be
         for name in ("attention_norm", "feed_forward_norm"):
             a, b = getattr(first, name), getattr(second, name)
