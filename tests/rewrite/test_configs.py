@@ -98,6 +98,7 @@ def test_null_is_not_absent():
         ("deepseek_v2", {"num_experts_per_tok": None}, "'num_experts_per_tok' must not be null"),
         ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "'n_group' and 'topk_group' must not be null"),
         ("deepseek_v2", {"norm_topk_prob": True}, "'norm_topk_prob' = True is not covered"),
+        ("deepseek_v2", {"hidden_size": 18}, "'num_attention_heads' = 4 must divide hidden_size = 18"),
         ("deepseek_v2", {"kv_lora_rank": 1 << 25}, "a width above"),
         (
             "deepseek_v3",

@@ -122,6 +122,12 @@ def _groups(options: Options, best: int) -> Groups:
 
 def deepseek_v2(options: Options) -> Stack:
     """DeepSeek-V2: softmax scores, which are never renormalized; groups, where `topk_method` says so."""
+    d, n, _ = sizes(options)
+    if d % n:
+        raise ValueError(
+            f"option 'num_attention_heads' = {n} must divide hidden_size = {d}: the transformers package loads no such "
+            "model"
+        )
     options.only("topk_method", "greedy", "group_limited_greedy")
     options.only("scoring_func", "softmax")
     options.only("norm_topk_prob", False, None)
