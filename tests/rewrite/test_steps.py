@@ -332,13 +332,21 @@ def certificate_of(kind, steps, spoil=None, exchange=None):
 FOLD = [do.FoldNorms()]
 
 
-def test_a_forgotten_reader_fails_the_certificate():
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("mixtral", "model.layers.0.block_sparse_moe.gate.weight"),
+        ("deepseek_v3", "model.layers.1.self_attn.q_b_proj.weight"),
+        ("deepseek_v3", "model.layers.1.self_attn.kv_b_proj.weight"),
+        ("deepseek_v3", "model.layers.1.mlp.shared_experts.gate_proj.weight"),
+    ],
+)
+def test_a_forgotten_reader_fails_the_certificate(kind, name):
     def forget(draft):
-        name = "model.layers.0.block_sparse_moe.gate.weight"
         draft.__dict__.update(draft.without(name).__dict__)
 
-    assert certificate_of("mixtral", FOLD).passed
-    assert not certificate_of("mixtral", FOLD, forget).passed
+    assert certificate_of(kind, FOLD).passed
+    assert not certificate_of(kind, FOLD, forget).passed
 
 
 def test_an_epsilon_of_its_own_fails_the_certificate():
