@@ -279,11 +279,20 @@ def test_gains_of_latents_that_are_left_out_are_folded():
 
 def test_latents_of_other_sizes_and_none_are_compared():
     stack, weights = model("deepseek_v3")
-    for kind, options in (("llama", {}), ("deepseek_v2", {}), ("deepseek_v3", {"q_lora_rank": None})):
+    for kind, options, words in (
+        ("llama", {}, "blocks.0.attention.kv_latent: only the first model has one"),
+        ("deepseek_v2", {}, "blocks.0.attention.query_latent: only the first model has one"),
+        ("deepseek_v3", {"q_lora_rank": None}, "blocks.0.attention.query_latent: only the first model has one"),
+    ):
         other, arrays = model(kind, **options)
         found = certify((stack, weights), (other, arrays))
         assert found.verdict == "different", kind
         assert found.parts[1].differs
+        assert words in [cause.sentence for cause in found.causes], found.causes
+    mixture = "blocks.1.feed_forward"
+    plain = exchange(stack, {mixture: replace(stack.blocks[1].feed_forward, choice_bias=None)})
+    causes = certify((plain, weights), (stack, weights)).causes
+    assert causes[0].sentence == f"{mixture}.choice_bias: only the second model has one"
     wider = {name: np.array(value) for name, value in weights.items()}
     latents = {}
     for i, a in enumerate(block.attention for block in stack.blocks):  # two coordinates that nothing reads

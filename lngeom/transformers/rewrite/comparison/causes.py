@@ -11,7 +11,7 @@ from lngeom.transformers.description import Block, walk
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.mistakes import fits, looks, mistakes, offset_mistakes, vector_mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, rows_and_columns
-from lngeom.transformers.rewrite.comparison.options import all_of, options_of
+from lngeom.transformers.rewrite.comparison.options import all_of, only_in_one, options_of
 from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, read_norm, reads_latent
 from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
 from lngeom.transformers.rewrite.comparison.streams import Map
@@ -121,8 +121,12 @@ def causes_of(judge: Judge) -> list[Cause]:
         if not found.differs:
             return [Cause(sentence, (), found.difference, True)]
         options.append((sentence, changed))
+    apart = [
+        Cause(sentence, (), left(second).difference, False)
+        for sentence in only_in_one(first.block, second.block, f"blocks.{i}")
+    ]
     if sizes:
-        return sizes
+        return [*apart, *sizes]
     joined = replace(second, block=all_of([changed for _, changed in options], second.block))
     found = left(joined)
     if len(options) > 1 and not found.differs:
@@ -131,7 +135,8 @@ def causes_of(judge: Judge) -> list[Cause]:
         return stored
     helps = bool(options) and found.difference < left(second).difference / 2
     causes = [Cause(sentence, (), found.difference, False) for sentence, _ in options] if helps else []
-    return [*causes, *_arrays(first, joined if helps else second, left, judge.between[0].turn, i, before, after)]
+    arrays = _arrays(first, joined if helps else second, left, judge.between[0].turn, i, before, after)
+    return [*([] if arrays[0].explains else apart), *causes, *arrays]
 
 
 def _stored(judge: Judge, first: Plain, second: Plain) -> list[Cause] | None:

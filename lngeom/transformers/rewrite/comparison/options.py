@@ -66,7 +66,7 @@ def options_of(
 
             yield from options_of(a, b, where, scale, inner, traded=traded)
             continue
-        if any(isinstance(inner, Linear | Norm) for part in (a, b) for _, inner in walk(part)):
+        if _has_arrays(a) or _has_arrays(b):
             continue  # a part with arrays that the other has not, or another kind of part
         try:
             changed = rebuild(replace(second, **{f.name: expected}))
@@ -85,6 +85,22 @@ def options_of(
                     f"{sentence}it must be {expected:.3g})",
                     rebuild(replace(second, **{name: replace(b, eps=expected)})),
                 )
+
+
+def only_in_one(first: Any, second: Any, path: str) -> Iterator[str]:
+    """What only one of two parts has, of maps, norms, latents and other arrays, but for the biases of maps."""
+    for f in fields(first):
+        a, b = getattr(first, f.name), getattr(second, f.name)
+        inner = not isinstance(a, Linear | Norm)
+        if (a is None) != (b is None) and (f.name in NAMES or _has_arrays(a) or _has_arrays(b)):
+            yield f"{path}.{f.name}: only the {'second' if a is None else 'first'} model has one"
+        elif inner and isinstance(a, Part) and type(a) is type(b):
+            yield from only_in_one(a, b, f"{path}.{f.name}")
+
+
+def _has_arrays(part: Any) -> bool:
+    """Whether a part has a map or a norm."""
+    return any(isinstance(inner, Linear | Norm) for _, inner in walk(part))
 
 
 def _alike(a: Any, b: Any) -> bool:
