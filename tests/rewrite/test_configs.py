@@ -109,6 +109,8 @@ def test_null_is_not_absent():
         ("deepseek_v3", {"scoring_func": "softmax"}, "'scoring_func' = 'softmax' is not covered"),
         ("deepseek_v3", {"moe_layer_freq": 2}, "'moe_layer_freq' = 2 is not covered"),
         ("deepseek_v3", {"n_group": 4}, "6 experts must make 4 equal groups"),
+        ("deepseek_v3", {"v_head_dim": None}, "'v_head_dim' must be an integer; got null"),
+        ("deepseek_v3", {"n_group": None}, "'n_group' must be an integer; got null"),
         ("deepseek_v3", {"topk_group": 1}, "hold the 3 experts in use"),
         ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' = 1.5 is not covered"),
         ("gpt_oss", {"original_max_position_embeddings": None}, "must not be null"),
