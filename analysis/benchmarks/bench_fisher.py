@@ -189,6 +189,45 @@ def dense_glm_64(rounds: int) -> Times:
     return _dense_glm(64, 2000, min(rounds, 2))
 
 
+def same_sums(contenders: peers.Contenders) -> None:
+    """Refuses results with different sums: they would be of different things.
+
+    Raises:
+        AssertionError: naming the contender.
+    """
+    sums = {name: float(np.sum(np.asarray(run(), float))) for name, run in contenders.items()}
+    for name, total in sums.items():
+        assert abs(total / sums[OURS] - 1) < 1e-3, f"{name} gives {total:.6g}, {OURS} {sums[OURS]:.6g}"
+
+
+def bench_diagonal(model: peers.Model, rounds: int) -> Times:
+    """The exact diagonal."""
+    F = fisher(model)
+    contenders = {OURS: F.diagonal} | peers.diagonals(model)
+    same_sums(contenders)
+    return best_times(contenders, rounds, budget=0.1)
+
+
+def diagonal_m(rounds: int) -> Times:
+    """The exact diagonal of 784-128-10, N = 256, P = 102,026, f32."""
+    return bench_diagonal(peers.network([784, 128, 10], 256, jnp.float32), rounds)
+
+
+def diagonal_cnn(rounds: int) -> Times:
+    """The exact diagonal of a convolutional network, N = 256, P = 2,698, f32."""
+    return bench_diagonal(peers.convolutional(256, jnp.float32), rounds)
+
+
+def kfac_cnn(rounds: int) -> Times:
+    """Kronecker factors of the convolutional network (KFC), and one product with them."""
+    model = peers.convolutional(256, jnp.float32)
+    F = fisher(model)
+    ones = jnp.ones(F.in_size(), jnp.float32)
+    contenders = {OURS: lambda: F.approximate("kfac") @ ones} | peers.kronecker(model)
+    same_sums(contenders)
+    return best_times(contenders, rounds, budget=0.1)
+
+
 def cost(rounds: int, counts: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)) -> dict[str, dict]:
     """Time and temporary memory of products: as samples grow in chunks, as parameters grow, as a vocabulary grows."""
     samples, parameters = {}, {}
@@ -243,6 +282,9 @@ TASKS: dict[str, Callable[[int], dict]] = {
     "dense-GLM-32": dense_glm_32,
     "dense-GLM-32-long": dense_glm_32_long,
     "dense-GLM-64": dense_glm_64,
+    "diagonal-M": diagonal_m,
+    "diagonal-CNN": diagonal_cnn,
+    "kfac-CNN": kfac_cnn,
     "cost": cost,
 }
 
@@ -301,10 +343,13 @@ WHAT = {
     "dense-GLM-32": "the matrix, GLM of 32 units",
     "dense-GLM-32-long": "the matrix, GLM of 32 units, N = 10 000",
     "dense-GLM-64": "the matrix, GLM of 64 units",
+    "diagonal-M": "the exact diagonal, network 784-128-10",
+    "diagonal-CNN": "the exact diagonal, a convolutional network",
+    "kfac-CNN": "Kronecker factors and a product, a convolutional network",
 }
 """Task → what it computes."""
 
-LIBRARIES = ("somax", "laplax", "curvlinops", "nngeometry")
+LIBRARIES = ("somax", "laplax", "curvlinops", "nngeometry", "BackPACK")
 
 
 def fastest(results: Mapping[str, dict]) -> dict[str, tuple[float, str]]:

@@ -1,6 +1,7 @@
 """The other libraries, each called as its documentation says, on the models that `bench_fisher` measures."""
 
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ class Model(NamedTuple):
         family: of the outputs.
         widths: of its layers.
         layers: whether it is a network with a linear output, not a normalized GLM.
+        module: makes it in PyTorch, where the widths do not say it.
     """
 
     apply: Callable
@@ -34,6 +36,7 @@ class Model(NamedTuple):
     family: Any
     widths: tuple[int, ...]
     layers: bool
+    module: Callable[[], Any] | None = None
 
     @property
     def tangent(self) -> Any:
@@ -72,6 +75,36 @@ def glm(units: int, inputs: int, samples: int) -> tuple[lg.NormalizedGLM, Model]
     params = model.init(jax.random.key(0), inputs=inputs, outputs=units, dtype=jnp.float64)
     X = jax.random.normal(jax.random.key(1), (samples, inputs), jnp.float64)
     return model, Model(model.natural_parameters, params, X, model.family, (inputs, units), False)
+
+
+CHANNELS, SIDE = (8, 16), 12
+"""Of the convolutional network, and the height and width of its images."""
+
+
+def convolutional(samples: int, dtype: Any) -> Model:
+    """Two convolutions of 3 × 3 with ReLU and steps of 2, and a linear output of ten classes, without norms."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    inner = SIDE // 4
+    sizes = ((CHANNELS[0], 1, 3, 3), (CHANNELS[1], CHANNELS[0], 3, 3), (10, CHANNELS[1] * inner * inner))
+    params = [
+        {"w": jax.random.normal(key, size, dtype) / math.prod(size[1:]) ** 0.5, "b": jnp.zeros(size[0], dtype)}
+        for key, size in zip(keys, sizes, strict=False)
+    ]
+
+    def apply(params: list, x: jax.Array) -> jax.Array:
+        for layer in params[:-1]:
+            x = jax.lax.conv_general_dilated(x, layer["w"], (2, 2), [(1, 1), (1, 1)])
+            x = jax.nn.relu(x + layer["b"][:, None, None])
+        return x.reshape(len(x), -1) @ params[-1]["w"].T + params[-1]["b"]
+
+    def module() -> Any:
+        from torch import nn
+
+        first, second = (nn.Conv2d(*pair, 3, 2, 1) for pair in ((1, CHANNELS[0]), CHANNELS))
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(sizes[-1][1], 10))
+
+    X = jax.random.normal(keys[-1], (samples, 1, SIDE, SIDE), dtype)
+    return Model(apply, params, X, lg.families.Categorical(), (SIDE**2, 10), True, module)
 
 
 def plain_product(model: Model) -> Callable:
@@ -130,12 +163,27 @@ def _torch(model: Model) -> tuple[Any, Any, Any, Any]:
 
     dtype = torch.float64 if model.inputs.dtype == jnp.float64 else torch.float32
     torch.set_default_dtype(dtype)
+    X = torch.tensor(np.array(model.inputs))
+    y = torch.zeros(len(X), dtype=torch.long) if model.layers else torch.zeros((len(X), model.widths[-1]), dtype=dtype)
+    if model.module is not None:
+        return model.module(), X, y, torch
     modules = []
     for a, b in zip(model.widths, model.widths[1:], strict=False):
         modules += [torch.nn.Linear(a, b, bias=model.layers), torch.nn.LayerNorm(b), torch.nn.Tanh()]
-    X = torch.tensor(np.array(model.inputs))
-    y = torch.zeros(len(X), dtype=torch.long) if model.layers else torch.zeros((len(X), model.widths[-1]), dtype=dtype)
     return torch.nn.Sequential(*modules[: -2 if model.layers else -1]), X, y, torch
+
+
+def _like(model: Model) -> tuple[Any, Any, Any, Any]:
+    """The same model for PyTorch with the same weights."""
+    module, X, y, torch = _torch(model)
+    leaves = iter(
+        jax.tree.leaves([[layer[k] for k in ("w", "b", "gain", "shift") if k in layer] for layer in model.params])
+    )
+    with torch.no_grad():
+        for parameter in module.parameters():
+            value = np.array(next(leaves))
+            parameter.copy_(torch.tensor(value.T if value.ndim == 2 and model.module is None else value))
+    return module, X, y, torch
 
 
 def _curvlinops(model: Model) -> tuple[Any, Any]:
@@ -247,3 +295,72 @@ def _gram(model: Model, params: Any, X: jax.Array) -> jax.Array:
     z = model.apply(params, X)
     rows = jax.vmap(model.family.metric_sqrt_product, (None, -1), -1)(z, rows).reshape(-1, flat.size)
     return rows.T @ rows / len(X)
+
+
+def diagonals(model: Model) -> Contenders:
+    """The exact diagonal by each installed peer, and by a loop over samples, each with its Jacobian.
+
+    Args:
+        model: a network.
+
+    Returns:
+        Functions without arguments, whose results have the same sum.
+    """
+    flat, unravel = ravel_pytree(model.params)
+
+    def one(theta: jax.Array, x: jax.Array) -> jax.Array:
+        function = lambda theta: model.apply(unravel(theta), x[None])  # noqa: E731
+        rows = jax.vmap(model.family.metric_sqrt_product, (None, -1), -1)(
+            function(theta)[0], jax.jacrev(function)(theta)[0]
+        )
+        return jnp.sum(jnp.square(rows), 0)
+
+    loop = jax.jit(lambda theta, X: jax.lax.scan(lambda total, x: (total + one(theta, x), None), 0 * theta, X)[0])
+    found: Contenders = {"a loop over samples": lambda: loop(flat, model.inputs) / len(model.inputs)}
+    if has("nngeometry"):
+        from nngeometry import metrics, object as matrices
+
+        module, X, y, torch = _like(model)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, y), batch_size=len(X))
+        found["nngeometry"] = lambda: (
+            metrics.FIM(module, loader, matrices.PMatDiag, variant="classif_logits").get_diag().detach().numpy()
+        )
+    if has("backpack") and model.module is not None:  # it has no layer norm
+        import backpack
+        from backpack.extensions import DiagGGNExact
+
+        module, X, y, torch = _like(model)
+        module, loss = backpack.extend(module), backpack.extend(torch.nn.CrossEntropyLoss())
+
+        def exact() -> Any:
+            with backpack.backpack(DiagGGNExact()):
+                loss(module(X), y).backward()
+            return torch.cat([p.diag_ggn_exact.reshape(-1) for p in module.parameters()]).numpy()
+
+        found["BackPACK"] = exact
+    return found
+
+
+def kronecker(model: Model) -> Contenders:
+    """Kronecker factors and one product with them, by each installed peer, positions taken as samples.
+
+    Args:
+        model: a network.
+
+    Returns:
+        Functions without arguments, whose results have the same sum.
+    """
+    found: Contenders = {}
+    if has("curvlinops"):
+        import curvlinops
+
+        module, X, y, torch = _like(model)
+        given = module, torch.nn.CrossEntropyLoss(), list(module.parameters()), [(X, y)]
+        options = {"fisher_type": "type-2", "kfac_approx": "expand", "separate_weight_and_bias": False}
+
+        def factors() -> Any:
+            K = curvlinops.KFACLinearOperator(*given, check_deterministic=False, **options)
+            return (K @ torch.ones(K.shape[1])).numpy()
+
+        found["curvlinops"] = factors
+    return found

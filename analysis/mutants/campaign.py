@@ -22,10 +22,10 @@ from lngeom.cli.interrupts import on_stop
 from rich.console import Console
 from rich.progress import Progress
 
-from analysis.mutants.examine import Baseline, Copy, Result, ask_tests, code_of, examine, passes
+from analysis.mutants.examine import Baseline, Copy, Result, code_of, examine, passes
 from analysis.mutants.mutator import Mutant
 from analysis.mutants.table import Survivors, is_good, markdown, read, summarize, write
-from analysis.mutants.targets import AREAS, all_mutants
+from analysis.mutants.targets import AREAS, all_mutants, fresh_mutants
 from analysis.progress import timed_columns
 
 ROOT = Path(lngeom.__file__).resolve().parents[1]
@@ -51,9 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="keep the results in --out, and plant the others")
     parser.add_argument("--again", action="store_true", help="ask tests that were added about the survivors in --out")
     parser.add_argument(
-        "--relations",
-        action="store_true",
-        help="ask relations about the faults in --out that only tests notice, or none",
+        "--fresh", type=int, metavar="K", help="plant K mutants of the mathematics that are not listed, for the page"
     )
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="keep there what runs without a fault, and read it"
@@ -72,8 +70,10 @@ def main() -> None:
     if not options.only and not options.area and options.sample is None:
         options.out = options.out or Path("figures/mutants.json")
         options.table = options.table or Path("analysis/MUTANTS.md")
-    if (options.resume or options.again or options.relations) and options.out is None:
-        parser.error("--resume, --again and --relations need --out, the file to go on from")
+    if (options.resume or options.again or options.fresh is not None) and options.out is None:
+        parser.error("--resume, --again and --fresh need --out, the file to go on from")
+    if options.fresh is not None and options.fresh < 1:
+        parser.error(f"--fresh must be at least 1; got {options.fresh}")
     try:
         known = all_mutants(ROOT, options.sample)
         if options.only:
@@ -121,7 +121,7 @@ def _command(chosen: Mutants, options: argparse.Namespace) -> int:
     console, code = Console(stderr=True), code_of(ROOT)
     configuration: dict[str, Any] = {"command": "python -m analysis mutants", "code": code, "seconds": 0.0}
     found: dict[str, Result] = {}
-    if options.again or options.relations:
+    if options.again or options.fresh:
         configuration, results = read(options.out)
         found = {r.id: r for r in results}
     elif options.resume:
@@ -146,20 +146,11 @@ def _command(chosen: Mutants, options: argparse.Namespace) -> int:
     if options.again:
         with temporary_folder() as folder, Copy(ROOT, folder) as copy:
             ask_again(copy, found, survivors, code)
-    elif options.relations:
-        wanted = {
-            id
-            for id, r in found.items()
-            if r.outcome in {"tests", "none"}
-            and r.relation_code != code
-            and not r.relation
-            and id not in survivors.gone
-            if (not options.only or id in options.only) and options.area in {None, r.area}
-        }
-        with temporary_folder() as folder, Copy(ROOT, folder) as copy:
-            for id in ask_relations(copy, wanted, found, configuration, code):
-                keep()
-                console.print(f"{id}: {found[id].relation} ({found[id].relation_how})", **_PLAIN)
+    elif options.fresh:
+        unseen = fresh_mutants(ROOT, options.fresh, set(found))
+        spent = {"seconds": 0.0}
+        configuration["fresh"] = [r._asdict() for r in _plant(unseen, spent, options.baseline, console)]
+        configuration |= {"fresh seconds": spent["seconds"], "fresh code": code}
     elif left := {id: m for id, m in chosen.items() if id not in found}:
         for result in _plant(left, configuration, options.baseline, console):
             found[result.id] = result
@@ -199,39 +190,6 @@ def _plant(
                 configuration["seconds"] = round(before + time.monotonic() - begin, 1)
                 bar.update(task, advance=1, description=f"mutants, {id}")
                 yield result
-
-
-def ask_relations(
-    copy: Copy, wanted: set[str], found: dict[str, Result], configuration: dict[str, Any], code: str
-) -> Generator[str, None, None]:
-    """Plants mutants again that neither claims nor relations noticed, and asks the relations as they are now.
-
-    Args:
-        copy: of the repository with the relations.
-        wanted: ids of these mutants.
-        found: results by id, which are changed.
-        configuration: of the run, which is told the number of relations and the seconds.
-        code: hash of the code of the copy.
-
-    Yields:
-        The id of each mutant that was planted: one whose function no relation runs is not.
-
-    Raises:
-        ValueError: if a relation fails without a fault, or the change that an id stands for is another than it was.
-    """
-    baseline = Baseline.of_relations(copy)
-    if baseline.failing:
-        raise ValueError(f"relations fail without a fault: {', '.join(baseline.failing)}")
-    configuration["relations"] = len(baseline.of["relations"])
-    for id in [id for id in found if id in wanted and baseline.asked(Mutant.of(id), "relations")]:
-        with copy.planted(mutant := Mutant.of(id)) as change:
-            if change != found[id].change:
-                raise ValueError(f"{id} is another change now: {change}; say in {SURVIVORS.name} that it is gone")
-            answer = ask_tests("relations", mutant, baseline, copy)
-        found[id] = found[id]._replace(relation=answer.by, relation_how=answer.how, relation_code=code)
-        spent = configuration.get("relations seconds", 0.0) + answer.seconds
-        configuration["relations seconds"] = round(spent, 1)
-        yield id
 
 
 def ask_again(copy: Copy, found: dict[str, Result], survivors: Survivors, code: str) -> None:

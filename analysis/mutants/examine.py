@@ -60,9 +60,6 @@ class Result(NamedTuple):
         seconds: time taken.
         later: the test that noticed it when it was planted again.
         later_code: hash of the code that it was planted in then.
-        relation: the relation that noticed it when relations alone were asked again.
-        relation_how: what it said.
-        relation_code: hash of the code that they were asked in.
     """
 
     id: str
@@ -75,9 +72,6 @@ class Result(NamedTuple):
     seconds: float
     later: str = ""
     later_code: str = ""
-    relation: str = ""
-    relation_how: str = ""
-    relation_code: str = ""
 
 
 def code_of(root: Path) -> str:
@@ -261,26 +255,6 @@ class Baseline:
             with replacing(path) as file:
                 file.write(json.dumps({"code": copy.code, "seconds": first + second, "lines": lines}).encode())
         return cls._of(lines, first + second)
-
-    @classmethod
-    def of_relations(cls, copy: Copy) -> "Baseline":
-        """Makes the baseline of the relations alone.
-
-        Args:
-            copy: of the repository, without a fault.
-
-        Returns:
-            The baseline.
-
-        Raises:
-            RuntimeError: if they cannot be run.
-        """
-        lines, end, seconds = copy.ask("tests", WHOLE, watch=True, tests=[QUICK[0]])
-        if end:
-            raise RuntimeError(f"the relations cannot be run without a fault: {end}")
-        names = {line["relation"] for line in lines if "relation" in line}
-        own = [line for line in lines if "relation" in line or line.get("by") in names]
-        return cls._of([{"kind": "tests", **line} for line in own], seconds)
 
     @classmethod
     def _of(cls, lines: list[dict[str, Any]], seconds: float) -> "Baseline":

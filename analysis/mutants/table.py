@@ -35,13 +35,11 @@ class Survivors(NamedTuple):
         equivalent: why a mutant changes no result, by id.
         tests: the test that notices one, by id: it was added, or is not asked in a run.
         open: why no test notices one yet, by id.
-        gone: what became of a function in which one was planted, by id.
     """
 
     equivalent: Mapping[str, str]
     tests: Mapping[str, str]
     open: Mapping[str, str] = MappingProxyType({})
-    gone: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def read(cls, path: Path) -> "Survivors":
@@ -96,27 +94,6 @@ def shares(row: Mapping[str, int]) -> tuple[float, float]:
     counted = row["planted"] - row["equivalent"] - row["import"]
     first = row["claims"] + row["relations"]
     return (first / counted, (first + row["tests"]) / counted) if counted else (1.0, 1.0)
-
-
-def since(found: Sequence[Result], survivors: Survivors) -> dict[str, tuple[int, int, int]]:
-    """What relations notice that were added after the run.
-
-    Args:
-        found: results.
-        survivors: reasons.
-
-    Returns:
-        Area → numbers of mutants that change a result, that claims and relations noticed in the run, and that relations
-        alone noticed since.
-    """
-    counted = [r for r in found if kind(r, survivors) not in {"equivalent", "import"}]
-    rows = {}
-    for name, areas in (*((a, (a,)) for a in AREAS), ("mathematics", MATHEMATICS)):
-        own = [r for r in counted if r.area in areas]
-        if any(r.relation_code for r in own):
-            at_once = sum(r.outcome in {"claims", "relations"} for r in own)
-            rows[name] = len(own), at_once, sum(bool(r.relation) for r in own)
-    return rows
 
 
 def write(found: Sequence[Result], survivors: Survivors, configuration: dict[str, Any], path: Path) -> None:
@@ -194,7 +171,7 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
         "The shares are of the mutants that change a result and can be imported. A process that gives no answer counts "
         f"as noticed by nobody. With the tests added since, {since} of {len(counted)} are noticed.",
     ]
-    lines += _of_relations(found, survivors, configuration) + _of_survivors(found, survivors)
+    lines += _of_fresh(survivors, configuration) + _of_survivors(found, survivors)
     for area in AREAS:
         members = [r for r in found if r.area == area]
         if not members:
@@ -206,54 +183,42 @@ def markdown(found: Sequence[Result], survivors: Survivors, configuration: Mappi
             "| fault | change | who notices first | how |",
             "|---|---|---|---|",
         ]
-        for result in members:
-            what = kind(result, survivors)
-            who = f"`{result.by}`" if result.by else f"**{COLUMNS[what]}**"
-            cells = (f"`{result.id}`", f"`{_short(result.change)}`", who, _short(result.how))
-            lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
+        lines += [_line(result, survivors) for result in members]
     return "\n".join(lines) + "\n"
+
+
+def _line(result: Result, survivors: Survivors) -> str:
+    """A mutant and who notices it first, as a row."""
+    who = f"`{result.by}`" if result.by else f"**{COLUMNS[kind(result, survivors)]}**"
+    who = survivors.equivalent.get(result.id, who) if result.outcome == "none" else who
+    cells = (f"`{result.id}`", f"`{_short(result.change)}`", who, _short(result.how))
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
 
 
 def _minutes(configuration: Mapping[str, Any], name: str) -> str:
     return f"{configuration.get(name, 0) / 60:.0f} min"
 
 
-def _of_relations(found: Sequence[Result], survivors: Survivors, configuration: Mapping[str, Any]) -> list[str]:
-    """What relations notice that were added after the whole run."""
-    asked = [r for r in found if r.relation_code]
-    if not asked:
+def _of_fresh(survivors: Survivors, configuration: Mapping[str, Any]) -> list[str]:
+    """Faults that nobody had seen when the tests were written."""
+    fresh = [Result(**row) for row in configuration.get("fresh", ())]
+    if not fresh:
         return []
-    codes = ", ".join(f"`{code}`" for code in sorted({r.relation_code for r in asked}))
+    row = summarize(fresh, survivors)["all"]
+    first, every = shares(row)
     lines = [
         "",
-        "## Relations added since",
+        "## Fresh faults",
         "",
-        "Relations were added after the whole run. They say what holds of any right implementation, for drawn "
-        "families, layers, models and runs. They were written with the list of the faults at hand that claims and "
-        f"relations had not noticed, and were then asked about {len(asked)} of these, in the sources {codes}: with the "
-        f"few draws of the quick tier, {_minutes(configuration, 'relations seconds')} in all. So the shares below are "
-        "of these faults; of new ones a smaller share may be noticed.",
-        *(["", configuration["relations note"]] if "relations note" in configuration else []),
+        "Many relations and tests were written with the list above at hand. So further mutants were drawn from the "
+        f"mathematics that had never been planted (`--fresh {len(fresh)}`, in the sources "
+        f"`{configuration['fresh code']}`, {_minutes(configuration, 'fresh seconds')}). Of those that change a result "
+        f"claims and relations notice {100 * first:.0f} %, all together {100 * every:.0f} %.",
         "",
-        "| area | change a result | claims and relations in the run | relations since | share of both |",
-        "|---|---|---|---|---|",
+        "| fault | change | who notices first | how |",
+        "|---|---|---|---|",
     ]
-    for area, (count, at_once, later) in since(found, survivors).items():
-        lines.append(f"| {area} | {count} | {at_once} | {later} | {100 * (at_once + later) / count:.0f} % |")
-    if others := configuration.get("others"):
-        noticed = sum(bool(fault["relation"]) for fault in others["faults"])
-        lines += [
-            "",
-            f"Of {len(others['faults'])} other faults in the mathematics, which were drawn afterwards and never "
-            f"planted before, the relations noticed {noticed} by themselves. Neither claims nor other tests were "
-            f"asked. The sources were `{others['code']}`.",
-        ]
-    lines += ["", "| fault | change | relation | how |", "|---|---|---|---|"]
-    for r in asked:
-        by = f"`{r.relation}`" if r.relation else survivors.equivalent.get(r.id, "**by none**")
-        cells = (f"`{r.id}`", f"`{_short(r.change)}`", by, _short(r.relation_how))
-        lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")
-    return lines
+    return lines + [_line(result, survivors) for result in fresh]
 
 
 def _of_survivors(found: Sequence[Result], survivors: Survivors) -> list[str]:
@@ -274,7 +239,6 @@ def _of_survivors(found: Sequence[Result], survivors: Survivors) -> list[str]:
     lines += ["| fault | change | why it changes no result, or the test that notices it |", "|---|---|---|"]
     for result in members:
         why = survivors.equivalent.get(result.id, "") or (f"`{result.later}`" if result.later else "")
-        why = ", ".join(part for part in (why, survivors.gone.get(result.id, "")) if part)
         why = why or f"**{COLUMNS[result.outcome]}** {survivors.open.get(result.id, '')}"
         cells = (f"`{result.id}`", f"`{_short(result.change)}`", why)
         lines.append("| " + " | ".join(_escaped(cell) for cell in cells) + " |")

@@ -5,7 +5,7 @@ Which claims, relations and tests ought to notice is not written here. Those are
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ LARGE = 10
 
 TALKING = ("to_text", "describe", "described", "__repr__", "__str__", "to_json", "legend")
 """Methods and functions that only write; so do those that begin with `_print`, `_warn`, `check_` or `require_`."""
+
+MANY = 20
+"""Mutants of each file among which fresh ones are drawn."""
 
 MATHEMATICS = ("methods", "families", "information", "symbolic", "training", "nn")
 """Areas whose faults the claims and the relations ought to notice."""
@@ -151,3 +154,19 @@ def all_mutants(root: Path, number: int | None = None) -> dict[str, tuple[Mutant
         source = (root / "lngeom" / target.file).read_text(encoding="utf-8")
         found |= {m.id: (m, target.area) for m in draw(target, source, number)}
     return found
+
+
+def fresh_mutants(root: Path, number: int, listed: Collection[str]) -> dict[str, tuple[Mutant, str]]:
+    """Mutants of the mathematics that are not listed.
+
+    Args:
+        root: the checkout.
+        number: how many.
+        listed: ids of others.
+
+    Returns:
+        Each mutant and its area, by id, in an order of chance that is always the same.
+    """
+    found = {id: m for id, m in all_mutants(root, MANY).items() if m[1] in MATHEMATICS and id not in listed}
+    drawn = sorted(found, key=lambda id: hashlib.sha256(f"{SEED} fresh {id}".encode()).digest())
+    return {id: found[id] for id in drawn[:number]}

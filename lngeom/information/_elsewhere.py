@@ -75,9 +75,10 @@ class Elsewhere:
 
         return self.given.changed(drawn)
 
-    def _sizes(self, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
+    def _sizes(self, columns: Float[np.ndarray, "P m"], draw: int = 0) -> Float[np.ndarray, " m"]:
         """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
-        return np.sqrt(np.maximum(forms(self._first, columns), 0)) / self.largest
+        there = self._at(draw) if draw else self._first
+        return np.sqrt(np.maximum(forms(there, columns), 0)) / self.largest
 
     def seen_of(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[Float[np.ndarray, "P j"] | None]:
         """Of each family of orthonormal null directions, those that are not null at the other inputs (see `seen`).
@@ -87,7 +88,7 @@ class Elsewhere:
         if not families:
             return []
         rng = probe_generator(1)
-        sizes = self._sizes(np.stack([columns @ _unit(rng, columns.shape[1]) for columns in families], 1))
+        sizes = self._sizes(np.hstack([_signed(rng, columns) for columns in families]))
         found: list[np.ndarray | None] = []
         for columns, size in zip(families, sizes, strict=True):
             hidden = columns[:, :0] if size < 10 * close else self.seen(columns, close)
@@ -95,21 +96,24 @@ class Elsewhere:
         return found
 
     def seen(self, columns: Float[np.ndarray, "P m"], close: float) -> Float[np.ndarray, "P j"]:
-        """An orthonormal basis of those of null directions that are not null at the other inputs."""
-        m = columns.shape[1]
-        if m == 1:
-            sizes = self._sizes(columns)
-            return columns if sizes[0] >= 10 * close else columns[:, :0]
-        total, found = np.zeros((m, m)), np.zeros((m, 0))
-        for draw in range(DRAWS):  # so many samples see no more than so many directions
-            total += gram(self._at(draw) if draw else self._first, columns)
-            if not np.all(np.isfinite(total)):
+        """An orthonormal basis of those of null directions that are not null at the other inputs.
+
+        So many samples see no more than so many directions: each further draw is asked about the rest.
+        """
+        rng, found, rest = probe_generator(2), [columns[:, :0]], columns
+        for draw in range(DRAWS):
+            if draw and not self._sizes(_signed(rng, rest), draw) >= 10 * close:
                 break
-            values, vectors = np.linalg.eigh(total)
-            before, found = found, vectors[:, np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close]
-            if found.shape[1] in {before.shape[1], m}:
+            products = gram(self._at(draw) if draw else self._first, rest)
+            if not np.all(np.isfinite(products)):
                 break
-        return columns @ found
+            values, vectors = np.linalg.eigh(products)
+            sees = np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close
+            found.append(rest @ vectors[:, sees])
+            rest = rest @ vectors[:, ~sees]
+            if not rest.shape[1]:
+                break
+        return np.hstack(found)
 
     def described(self) -> str:
         """What the given inputs are like; of those of a loader or a sum, how many there are."""
@@ -117,9 +121,9 @@ class Elsewhere:
         return counted(F.samples, "sample") if F.in_parts else describe_rows(F.problem)
 
 
-def _unit(rng: np.random.Generator, size: int) -> Float[np.ndarray, " m"]:
-    v = rng.normal(size=size)
-    return v / np.linalg.norm(v)
+def _signed(rng: np.random.Generator, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P 1"]:
+    """The sum of the columns with random signs: a random direction, as long as their number grows."""
+    return columns @ rng.choice([-1.0, 1.0], (columns.shape[1], 1))
 
 
 def _drawn(leaf: Any, rng: np.random.Generator) -> Any:

@@ -12,8 +12,8 @@ import pytest
 from analysis.mutants import campaign, examine, mutator
 from analysis.mutants.examine import Baseline, Copy, Result, Witness
 from analysis.mutants.mutator import OPERATORS, Mutant, definitions, render, sites
-from analysis.mutants.table import Survivors, kind, markdown, read, shares, since, summarize, write
-from analysis.mutants.targets import MATHEMATICS, TARGETS, all_mutants, draw
+from analysis.mutants.table import Survivors, kind, markdown, read, shares, summarize, write
+from analysis.mutants.targets import MATHEMATICS, TARGETS, all_mutants, draw, fresh_mutants
 from rich.console import Console
 
 ROOT = Path(lngeom.__file__).resolve().parents[1]
@@ -178,6 +178,15 @@ def test_every_drawn_mutant_is_another_program():
     for mutant, _ in mutants.values():
         changed, text = mutant.apply(sources[mutant.file])
         assert ast.dump(ast.parse(changed)) != plain[mutant.file], f"{mutant.id} changes no code: {text}"
+
+
+def test_fresh_mutants_are_not_listed_and_are_of_the_mathematics():
+    listed = all_mutants(ROOT)
+    fresh = fresh_mutants(ROOT, 40, set(listed))
+    assert len(fresh) == 40
+    assert not fresh.keys() & listed.keys()
+    assert {area for _, area in fresh.values()} <= set(MATHEMATICS)
+    assert list(fresh_mutants(ROOT, 10, set(listed))) == list(fresh)[:10]
 
 
 def test_survivors_of_the_whole_run_are_explained_once():
@@ -392,20 +401,6 @@ def test_a_fault_of_this_library_is_noticed_by_its_claim(tmp_path):
     assert (found.outcome, found.by, found.asked) == ("claims", "numbers equation.33", 1), found
 
 
-@pytest.mark.thorough
-def test_relations_are_asked_about_what_tests_alone_noticed(small):
-    ids = {name: f"formula.py:{name}" for name in ("area:products:0", "longest:constants:0")}
-    told, found = {}, {id: result(id, "tests", change=Mutant.of(id).apply(FORMULA)[1]) for id in ids.values()}
-    assert list(campaign.ask_relations(small.copy, set(found), found, told, "new")) == list(found)
-    area, longest = found.values()
-    assert (area.outcome, area.relation, area.relation_code) == ("tests", "tests/test_it.py::test_area[2]", "new")
-    assert (longest.relation, longest.relation_code) == ("", "new")
-    assert told["relations"] == 2
-    moved = {id: r._replace(change="a + b → a") for id, r in found.items()}
-    with pytest.raises(ValueError, match="is another change now"):
-        list(campaign.ask_relations(small.copy, set(moved), moved, told, "new"))
-
-
 def result(id, outcome, area="nn", *, change="a → b", **more):
     return Result(id, area, change, outcome, more.pop("by", ""), more.pop("how", ""), 1, 0.5, **more)
 
@@ -413,14 +408,7 @@ def result(id, outcome, area="nn", *, change="a → b", **more):
 FOUND = [
     result("1", "claims", by="numbers equation.3", how="holds → refuted"),
     result("2", "relations", by="tests/relations/test_operator.py::test_rows"),
-    result(
-        "3",
-        "tests",
-        by="tests/test_glm.py::test",
-        relation="tests/relations/test_models.py::test_new",
-        relation_how="1 is not 2",
-        relation_code="newer",
-    ),
+    result("3", "tests", by="tests/test_glm.py::test"),
     result("4", "none", later="tests/test_glm.py::test_new", later_code="later"),
     result("5", "none"),
     result("6", "import", "papers", how="SyntaxError"),
@@ -453,15 +441,11 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert r"| `5` | `a → b` | a \| b is symmetric |" in page
     assert "| `7` | `a → b` | **by none** |" in page
     assert "in the sources `later`" in page
-    assert since(again, SAID)["nn"] == since(again, SAID)["mathematics"] == (4, 2, 1)
-    assert "in the sources `newer`" in page
-    assert "| mathematics | 4 | 2 | 1 | 75 % |" in page
-    assert "| `3` | `a → b` | `tests/relations/test_models.py::test_new` | 1 is not 2 |" in page
-    others = {"code": "newest", "faults": [{"id": "8", "relation": "a"}, {"id": "9", "relation": ""}]}
-    assert "Of 2 other faults" in markdown(again, SAID, configuration | {"others": others})
-    assert "Relations added since" not in markdown([r._replace(relation_code="") for r in again], SAID, configuration)
-    gone = SAID._replace(gone={"7": "the function is gone since"})
-    assert "| `7` | `a → b` | the function is gone since |" in markdown(again, gone, configuration)
+    assert "Fresh faults" not in page
+    fresh = {"fresh": [r._asdict() for r in FOUND[:5]], "fresh code": "newer", "fresh seconds": 60.0}
+    page = markdown(again, SAID, configuration | fresh)
+    assert "(`--fresh 5`, in the sources `newer`, 1 min)" in page
+    assert "claims and relations notice 50 %, all together 75 %" in page
     assert "\n\nNot in one piece.\n\n| area |" in markdown(again, SAID, configuration | {"note": "Not in one piece."})
     assert campaign.kept_results(path, "abc") == (given, FOUND)
     assert campaign.kept_results(tmp_path / "none.json", "abc") == ({}, [])

@@ -12,7 +12,18 @@ from lngeom.methods.table import EXTENDED
 from lngeom.symbolic import Counterexample, Proof
 from lngeom.symbolic.jacobian import LAYER
 from lngeom.symbolic.layers import LAYER_NORM
-from lngeom.symbolic.proof import APART, Assumption, ProofError, cited, confirmed, equality, fact, jointly, together
+from lngeom.symbolic.proof import (
+    APART,
+    Assumption,
+    ProofError,
+    _before_signs,
+    cited,
+    confirmed,
+    equality,
+    fact,
+    jointly,
+    together,
+)
 from lngeom.symbolic.sums import D, H, field, i, mean, n, total
 
 from tests.claims.test_proofs import READ as READ_THERE
@@ -146,3 +157,15 @@ def test_lemmas_stand_beside_the_proof_that_cites_them():
     assert [e.description.split(",")[0] for e in lemmas] == ["lemma.null_directions.ln", "lemma.equations.ln"]
     assert all(e.passed and e.steps and e.statement for e in lemmas)
     assert {e.description.split(",")[0] for e in lemmas} <= set(provable())
+
+
+def test_long_formulas_break_before_signs_and_fill_their_lines():
+    """In few brackets, with nothing lost; a sign may stand just behind the last column."""
+    assert _before_signs("x" * 20 + " + " + "y" * 5, 20) == ["x" * 20, "        + " + "y" * 5]
+    assert _before_signs("x" * 20 + " + " + "y" * 5, 19) == ["x" * 20 + " + " + "y" * 5]
+    nested = "a = (" + " + ".join(["bbbb"] * 4) + ") − cc"
+    assert _before_signs(nested, 32)[0].endswith(")")
+    text = " − ".join(f"(u{k} + v{k})" for k in range(30))
+    lines = _before_signs(text, 40)
+    assert " ".join(line.strip() for line in lines) == text
+    assert max(map(len, lines)) <= 40

@@ -312,3 +312,13 @@ def test_a_square_kernel_reads_along_one_axis_and_writes_along_the_other():
     spaces = find_spaces(lambda p, x: x + jnp.tanh(x) @ p["w"].T, params, normal(1, 7, 4))
     assert len(set(spaces.labels[0])) == 1
     assert {(m.slot, m.reads) for m in spaces.members} == {(0, False), (1, True)}
+
+
+@pytest.mark.parametrize("rows", [[3, 3, 3, 3], [0, 1, 1, 0]])
+def test_other_whole_numbers_are_in_the_range_of_those_given(rows):
+    """From the smallest to the largest, both included: where there is one value, there are no others."""
+    table = {"rows": normal(5, 4, 2)}
+    found = described(lambda p, tokens: p["rows"][tokens], table, jnp.asarray(rows))
+    assert found.unexplained == 0
+    assert sum(d.dimension for d in found.directions) == 8 - 2 * len(set(rows))
+    assert all(d.data == 0 for d in found.directions)

@@ -9,6 +9,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom._core.numerics import decide_rank
+from lngeom.information._spectrum import cancelled_squares
 
 from . import zoo
 from .zoo import normal
@@ -31,6 +32,20 @@ def _fisher(dtype, apply=_network, samples=60, **kwargs):
     params = {"a": normal(0, 20, 8), "b": normal(1, 8, 5)}
     params, X = jax.tree.map(lambda a: a.astype(dtype), (params, normal(2, samples, 20)))
     return lg.fisher(apply, params, X, family=lg.families.Categorical(), **kwargs)
+
+
+def test_the_size_of_what_cancels_is_that_of_the_columns_before():
+    """√(Λ/N) diag(g) x/σ, row by row, whose rounding errors remain where Π cancels all of it."""
+    model = lg.NormalizedGLM(lg.normalizers.GroupNorm(2, eps=0.0), lg.families.Bernoulli())
+    params = model.init(jax.random.key(3), inputs=3, outputs=4, dtype=jnp.float64)
+    params = lg.GLMParameters(params.weights, params.bias, jnp.asarray([0.5, -1.0, 2.0, 1.5]))
+    X = 4 * normal(5, 6, 3)
+    F = lg.fisher(model, params, X)
+    W, gain, x, z = (np.asarray(v) for v in (params.weights, params.gain, X, model.natural_parameters(params, X)))
+    sigma = np.repeat(np.std((x @ W.T).reshape(6, 2, 2), -1), 2, -1)
+    q = 1 / (1 + np.exp(-z))
+    columns = (np.sqrt(q * (1 - q)) * gain / sigma)[:, :, None] * x[:, None]
+    np.testing.assert_allclose(F.summed(cancelled_squares), np.sum(columns**2) / 6, rtol=1e-12)
 
 
 @pytest.mark.thorough

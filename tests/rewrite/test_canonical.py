@@ -177,7 +177,8 @@ def test_rounded_checkpoints_are_compared_with_the_tolerance_of_their_dtype():
     stack, weights = model("Llama, groups")
     rounded = {n: w.astype(np.float32) for n, w in weights.items()}
     other = {n: w.astype(np.float32) for n, w in permuted("Llama, groups", moved("Llama, groups")).items()}
-    assert rw.certify((stack, rounded), (stack, other)).verdict == "rounding"
+    for seed in (0, 100):  # without the second look, which takes both models' roundings, one row is too far away
+        assert rw.certify((stack, rounded), (stack, other), seed=seed).verdict == "rounding"
 
 
 @pytest.mark.parametrize(

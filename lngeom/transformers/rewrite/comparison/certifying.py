@@ -1,5 +1,6 @@
 """Whether two models are one function, and where they part if not."""
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +42,9 @@ PROBES = (4, 32)
 IMPOSSIBLE = -100.0
 """Log-probabilities below this are all alike."""
 
+AGAIN = 8
+"""Random roundings of both models, for a part that is near to what two of the second model explain."""
+
 SMALL = 1 << 26
 """Numbers in a model up to which all parts are taken apart, not the first one that differs alone."""
 
@@ -59,9 +63,10 @@ def certify(
     Both run in float64 on random tokens. Then every part of the second model (tables, each branch of each block, head)
     runs on the stream of the first one, taken to the second model's coordinates: $x' = s\,G\,x$, with an orthogonal G
     and a scale s that are fitted to the tables. Its output must be the first model's output in these coordinates. What
-    random roundings of the second model's arrays change is measured beside each difference; a part differs if it is
-    more than `ROUNDINGS` times as far. The first part that differs is taken apart: known mistakes are made or undone,
-    and one is named as the cause if nothing but rounding is left.
+    random roundings of the second model's arrays change is measured beside each difference, and near the bound what
+    those of both models' change; a part differs if it is more than `ROUNDINGS` times as far. The first part that
+    differs is taken apart: known mistakes are made or undone, and one is named as the cause if nothing but rounding is
+    left.
 
     Args:
         before: a folder with a checkpoint, a pair of a description and arrays (`lg.rewrite.load`), or a model of the
@@ -161,7 +166,9 @@ def _by_parts(
     sites: list[Place] = []
     causes = list(begun.causes)
     before = begun.between
-    for where, (local, after_part, x) in zip(_places(first), sweep(first, second, before, tokens, shaken), strict=True):
+    again = functools.cache(lambda: _shaken(first, second, shaken[0].seed + len(shaken)))
+    parts = sweep(first, second, before, tokens, shaken, again)
+    for where, (local, after_part, x) in zip(_places(first), parts, strict=True):
         site = Place(where, local, before, after_part)
         if local.differs and not causes:
             told(f"looking for the cause in {local.path}")
@@ -183,6 +190,13 @@ def _by_parts(
         arrays=tuple(_array_errors(first, second, wrong)) if small and not one else (),
         reasons=(*doubts, *_not_compared(first, second)),
     )
+
+
+def _shaken(first: Model, second: Model, seed: int) -> tuple[list[Shaken], list[Shaken]]:
+    """Arrays of both models with random roundings, as many as a second look takes."""
+    pairs = (first, rounding_dtypes(second, first)), (second, rounding_dtypes(first, second))
+    own, others = ([Shaken(model, dtypes, seed + k) for k in range(AGAIN)] for model, dtypes in pairs)
+    return own, others
 
 
 def moved(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> float:

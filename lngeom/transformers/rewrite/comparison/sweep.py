@@ -22,6 +22,12 @@ Exact rewrites of 13 families, tiny and rounded once to float32 or bfloat16, wer
 bound was set after this.
 """
 
+NEAR = 100.0
+"""A part that is up to this many times as far away is looked at again, with the roundings of `again`.
+
+The second look was added after a false alarm: both models rounded to float32, five coordinates wide, one row of 192.
+"""
+
 MASKED = 1e4
 """Logits this many times as far from the middle one as is usual are cut there: their tokens are masked."""
 
@@ -39,7 +45,7 @@ class Local:
         path: the part, as in descriptions; "tables" for all tables together.
         difference: distance of outputs, relative to the first model's: of the row (a position of a sequence) or the
             column (a coordinate, over all positions) for which rounding explains least.
-        rounding: what random roundings of the second model's arrays change there.
+        rounding: what random roundings change there: of the second model's arrays; in a second look, of both models'.
         rows: of tables, the rows that differ, as "token 17"; else nothing.
         alone: what this part alone, in the first model's place of it, changes in log-probabilities, relative to the
             largest; None where it was not asked for.
@@ -145,10 +151,22 @@ def streams(
     yield len(model.stack.blocks), "head", x
 
 
+Pairs = tuple[Sequence[Weights], Sequence[Weights]]
+"""Arrays of the first and of the second model with random roundings, as many of both."""
+
+
 def sweep(
-    before: Model, after: Model, between: Map, tokens: np.ndarray, shaken: Sequence[Weights]
+    before: Model,
+    after: Model,
+    between: Map,
+    tokens: np.ndarray,
+    shaken: Sequence[Weights],
+    again: Callable[[], Pairs] | None = None,
 ) -> Iterator[tuple[Local, Map, np.ndarray | None]]:
     """Compares part by part.
+
+    Where a part differs by no more than `NEAR` roundings, the roundings of both models count: few draws of the second
+    model's alone say too little of one row of a small model.
 
     Args:
         before: the first model.
@@ -156,6 +174,7 @@ def sweep(
         between: the map between their streams.
         tokens: the probes.
         shaken: arrays of the second model with random roundings.
+        again: makes those of both models for a second look; None: there is none.
 
     Yields:
         Each part's comparison, with the map of streams after it, and the first model's stream before it.
@@ -164,12 +183,22 @@ def sweep(
     held: tuple[Local, Local, Map, Map, np.ndarray] | None = None  # a part that agrees with another scale after it
     for i, branch, x in streams(before, tokens, 0, between):
 
-        def local(by: Map, i: int = i, branch: Any = branch, x: np.ndarray = x) -> tuple[Local, Local, Map]:
+        def looked(
+            by: Map, own: Sequence[Weights], others: Sequence[Weights], i: int, branch: Any, x: np.ndarray
+        ) -> tuple[Local, Local, Map]:
             if branch == "head":
-                found = heads(before, after, shaken, x, by)
+                found = heads(before, after, others, x, by, own=own)
                 return found, found, by
             first, second = before.stack.blocks[i], after.stack.blocks[i]
-            return compared(first, second, branch, before.arrays, after.arrays, shaken, x, by, path_of(i, branch))
+            return compared(
+                first, second, branch, before.arrays, after.arrays, others, x, by, path_of(i, branch), own=own
+            )
+
+        def local(by: Map, i: int = i, branch: Any = branch, x: np.ndarray = x) -> tuple[Local, Local, Map]:
+            found = looked(by, (), shaken, i, branch, x)
+            if again is not None and found[0].differs and found[0].difference <= NEAR * found[0].rounding:
+                return looked(by, *again(), i, branch, x)
+            return found
 
         if held is not None:  # the scale is the model's if the next part agrees with it, a mistake if not
             scaled, plain, with_scale, without, at = held
@@ -197,8 +226,11 @@ def compared(
     x: np.ndarray,
     between: Map,
     path: str,
+    own: Sequence[Weights] = (),
 ) -> tuple[Local, Local, Map]:
     """One part's comparison, and the map of streams after it.
+
+    Roundings of the first model's arrays, in `own`, are added to those of the second one's.
 
     After a norm of a post-norm block the scale may be another one. Then the first comparison is with that scale, the
     second without, and the map is a new one.
@@ -209,6 +241,7 @@ def compared(
     z, *noises = (
         seen(wide(output, second, branch, arrays, mapped), between.centred[1]) for arrays in (others, *shaken)
     )
+    noises = _both(noises, [between.forth(wide(output, first, branch, arrays, x)) - between.forth(y) for arrays in own])
     found = Local(path, *rows_and_columns(between.forth(y), z, noises))
     if first.placing == "post" and found.differs:
         size = float(np.sum(between.forth(y) ** 2))
@@ -216,6 +249,11 @@ def compared(
         if scaled.scale and not (again := Local(path, *rows_and_columns(scaled.forth(y), z, noises))).differs:
             return again, found, scaled
     return found, found, between
+
+
+def _both(noises: Sequence[np.ndarray], own: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Outputs of the second model's roundings, with what the first one's change."""
+    return [noise + change for noise, change in zip(noises, own, strict=True)] if own else list(noises)
 
 
 def _tables(before: Model, after: Model, shaken: Sequence[Weights], between: Map) -> Local:
@@ -241,9 +279,18 @@ def _tables(before: Model, after: Model, shaken: Sequence[Weights], between: Map
 
 
 def heads(
-    before: Model, after: Model, shaken: Sequence[Weights], x: np.ndarray, between: Map, weights: Weights | None = None
+    before: Model,
+    after: Model,
+    shaken: Sequence[Weights],
+    x: np.ndarray,
+    between: Map,
+    weights: Weights | None = None,
+    own: Sequence[Weights] = (),
 ) -> Local:
-    """Final norm and head: logits up to a number that all of a position share, and the outputs beside the head."""
+    """Final norm and head: logits up to a number that all of a position share, and the outputs beside the head.
+
+    Roundings of the first model's arrays, in `own`, are added to those of the second one's.
+    """
     mapped = between.forth(x)
     beside = len(before.stack.side) == len(after.stack.side)
     count = min(before.vocabulary, after.vocabulary)
@@ -265,8 +312,11 @@ def heads(
     )
     plain = outputs(after, after.arrays, mapped) if shaken else []
     noises = [outputs(after, each, mapped) for each in shaken]
+    changes = [outputs(before, each, x) for each in own]
     gaps = [
-        rows_and_columns(a, b, [b + noise[k] - plain[k] for noise in noises])
+        rows_and_columns(
+            a, b, _both([b + noise[k] - plain[k] for noise in noises], [change[k] - a for change in changes])
+        )
         for k, (a, b) in enumerate(zip(wanted, got, strict=True))
     ]
     which = max(range(len(gaps)), key=lambda k: gaps[k].roundings)
