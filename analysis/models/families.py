@@ -17,6 +17,16 @@ SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 20, "num_hidd
 GROUPED = {**SMALL, "num_key_value_heads": 2}
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 WINDOWS = ["sliding_attention", "full_attention"]
+LATENT = {
+    "tie_word_embeddings": False,
+    "q_lora_rank": 6,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}
 GPT = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12, "n_inner": 20}
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -115,6 +125,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 14,
         "mlp_only_layers": [0],
     },
+    "deepseek_v2": {
+        **SMALL,
+        **LATENT,
+        "q_lora_rank": None,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.5,
+    },
+    "deepseek_v3": {
+        **SMALL,
+        **LATENT,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 3,
+        "n_group": 3,
+        "topk_group": 2,
+    },
     "gpt_oss": {
         **GROUPED,
         "tie_word_embeddings": False,
@@ -208,7 +236,8 @@ def float64() -> Iterator[None]:
     import torch
     from torch.nn import functional
 
-    to, softmax, arange = torch.Tensor.to, functional.softmax, torch.arange
+    to, typed, arange = torch.Tensor.to, torch.Tensor.type, torch.arange
+    softmax, method = functional.softmax, torch.Tensor.softmax
 
     def wide(kind: Any) -> Any:
         return torch.float64 if kind is torch.float32 else kind
@@ -216,8 +245,14 @@ def float64() -> Iterator[None]:
     def patched_to(self: Any, *args: Any, **options: Any) -> Any:
         return to(self, *map(wide, args), **{k: wide(v) for k, v in options.items()})
 
+    def patched_type(self: Any, *args: Any, **options: Any) -> Any:
+        return typed(self, *map(wide, args), **options)
+
     def patched_softmax(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
         return softmax(x, dim=dim, dtype=wide(dtype))
+
+    def patched_method(self: Any, dim: Any, dtype: Any = None) -> Any:
+        return method(self, dim, dtype=wide(dtype))
 
     def patched_arange(*args: Any, dtype: Any = None, **options: Any) -> Any:
         return arange(*args, dtype=wide(dtype), **options)
@@ -227,7 +262,9 @@ def float64() -> Iterator[None]:
     try:
         with (
             mock.patch.object(torch.Tensor, "to", patched_to),
+            mock.patch.object(torch.Tensor, "type", patched_type),
             mock.patch.object(torch.Tensor, "float", torch.Tensor.double),
+            mock.patch.object(torch.Tensor, "softmax", patched_method),
             mock.patch.object(torch, "arange", patched_arange),
             mock.patch.object(functional, "softmax", patched_softmax),
         ):
@@ -276,4 +313,7 @@ def save_random(
                 one = value.ndim == 1 and "weight" in parameter and not kind.startswith("gemma")
                 scale = 0.4 if value.ndim > 1 else 0.5
                 value.copy_(scale * torch.randn(value.shape, generator=draw, dtype=torch.float64) + float(one))
+            for name, buffer in model.named_buffers():
+                if name.endswith("correction_bias"):  # which the package draws as zeros, and stores
+                    buffer.copy_(0.15 * torch.randn(buffer.shape, generator=draw, dtype=torch.float64))
     model.to(getattr(torch, dtype)).save_pretrained(folder, **({"max_shard_size": "9KB"} if shards else {}))

@@ -97,8 +97,8 @@ def gain_forgotten(stack: Stack, weights: Weights, draw: np.random.Generator) ->
     block = stack.blocks[i]
     if block.placing not in {"pre", "sandwich"} or block.attention_norm is None or block.attention_norm.gain is None:
         return None
-    key = block.attention.key
-    arrays = _with(arrays, key, key.matrix(weights[key.weight]))
+    reader = block.attention.readers()[1][1]  # keys, or what they are read from
+    arrays = _with(arrays, reader, reader.matrix(weights[reader.weight]))
     return Planted(new, arrays, _part(stack, i, "attention"), ("gain γ of attention_norm is left out",))
 
 
@@ -165,14 +165,15 @@ def pairs_permuted(stack: Stack, weights: Weights, draw: np.random.Generator) ->
     a = stack.blocks[i].attention
     if a.rotary is None or a.rotary.coordinates < 4:
         return None
-    turned = a.rotary.coordinates
-    order = np.arange(turned).reshape(2, -1).T.reshape(-1)
+    order = np.arange(a.rotary.coordinates).reshape(2, -1).T.reshape(-1)
     order = np.argsort(order) if a.rotary.pairing == "adjacent" else order
-    order = np.concatenate([order, np.arange(turned, a.query_width)])
-    arrays = weights
-    for part, heads in ((a.query, a.heads), (a.key, a.kv_heads)):
+    arrays, start = weights, a.rotary.start
+    keys, shift = ((a.key, a.kv_heads), 0) if a.shared_key is None else ((a.shared_key, 1), a.key_width)
+    for (part, heads), first in (((a.query, a.heads), start), (keys, start - shift)):
         matrix = part.matrix(arrays[part.weight])
-        arrays = _with(arrays, part, matrix.reshape(heads, -1, matrix.shape[1])[:, order].reshape(matrix.shape))
+        rows = np.array(matrix.reshape(heads, -1, matrix.shape[1]))
+        rows[:, first : first + len(order)] = rows[:, first + order]
+        arrays = _with(arrays, part, rows.reshape(matrix.shape))
     return Planted(stack, arrays, _part(stack, i, "attention"), ("rotary pairs",))
 
 
@@ -369,6 +370,8 @@ def query_for_key(stack: Stack, weights: Weights, draw: np.random.Generator) -> 
     if a.heads != a.kv_heads:
         return None
     query, key = (part.matrix(weights[part.weight]) for part in (a.query, a.key))
+    if query.shape != key.shape:
+        return None
     arrays = _with(weights, a.query, key)
     arrays = _with(arrays, a.key, query)
     for part, other in ((a.query, a.key), (a.key, a.query)):
@@ -416,10 +419,70 @@ def writing_gain(stack: Stack, weights: Weights, draw: np.random.Generator) -> P
     return Planted(stack, arrays, _part(stack, i, "attention"), ("γ − 1 stands for γ",))
 
 
+def latent_gain_forgotten(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The gain of a latent's norm is folded into all maps that read it but one."""
+    found = _rewritten(stack, weights, do.FoldNorms(only=("blocks.*.attention.*_latent.norm",)))
+    i = int(draw.integers(len(stack.blocks)))
+    a = stack.blocks[i].attention
+    if found is None or a.kv_latent is None:
+        return None
+    new, arrays = found
+    arrays = _with(arrays, a.value, a.value.matrix(weights[a.value.weight]))
+    return Planted(new, arrays, _part(stack, i, "attention"), ("gain γ of attention.kv_latent.norm is left out",))
+
+
+def shared_key_scaled(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The part of the keys that all heads share multiplied by a number, as by YaRN's factor put in twice."""
+    i = int(draw.integers(len(stack.blocks)))
+    part = stack.blocks[i].attention.shared_key
+    if part is None:
+        return None
+    arrays = _with(weights, part, 1.2 * part.matrix(weights[part.weight]))
+    return Planted(stack, arrays, _part(stack, i, "attention"), ("multiplied by 1.2", part.weight))
+
+
+def latent_epsilon(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The norm of a latent has another ε."""
+    i = int(draw.integers(len(stack.blocks)))
+    latent = stack.blocks[i].attention.kv_latent
+    if latent is None:
+        return None
+    path = f"blocks.{i}.attention.kv_latent.norm"
+    new = exchange(stack, {path: replace(latent.norm, eps=10 * latent.norm.eps + 1e-4)})
+    return Planted(new, weights, _part(stack, i, "attention"), (f"{path}.eps",))
+
+
+def choice_bias_lost(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The bias for the choice of experts is zero, as where a loader takes it for a buffer of its own."""
+    i = _mixture_at(stack, draw)
+    name = None if i is None else getattr(stack.blocks[i].feed_forward, "choice_bias", None)
+    if i is None or name is None:
+        return None
+    arrays = weights | {name: np.zeros_like(weights[name])}
+    return Planted(stack, arrays, _part(stack, i, "feed_forward"), ("bias", name))
+
+
+def groups_left_out(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Experts are chosen among all, and not in groups."""
+    i = _mixture_at(stack, draw)
+    network = None if i is None else stack.blocks[i].feed_forward
+    if not isinstance(network, Mixture) or network.groups is None:
+        return None
+    path = f"blocks.{i}.feed_forward"
+    return Planted(exchange(stack, {path: replace(network, groups=None)}), weights, path, ("groups",))
+
+
+def _mixture_at(stack: Stack, draw: np.random.Generator) -> int | None:
+    """A block with a mixture."""
+    found = [i for i, block in enumerate(stack.blocks) if isinstance(block.feed_forward, Mixture)]
+    return int(draw.choice(found)) if found else None
+
+
 MISTAKES: tuple[Callable[[Stack, Weights, np.random.Generator], Planted | None], ...] = (
     *(gain_forgotten, gain_twice, one_plus, centred_tables, writer_not_centred, folded_into_tied, pairs_permuted),
     *(epsilon, scaled_without_epsilon, not_orthogonal, writer_not_rotated, tables_not_rotated, quantized),
     *(values_reordered, transposed, bias_lost, activation, score_scale, router_forgotten, gate_for_up, table_scale),
     *(row_changed, query_for_key, blocks_exchanged, branch_scaled, row_of_head, writing_gain),
+    *(latent_gain_forgotten, shared_key_scaled, latent_epsilon, choice_bias_lost, groups_left_out),
 )
 """Functions that plant a mistake, or return None where a family cannot have it."""

@@ -24,6 +24,12 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
             _refuse(f"{path}: hidden units that a matrix turns at run time")
         elif isinstance(part, Mixture) and part.shared is not None:
             _refuse(f"{path}: a shared expert")
+        elif isinstance(part, Mixture) and part.groups is not None:
+            _refuse(f"{path}: a router that chooses among groups of experts")
+        elif isinstance(part, Mixture) and part.choice_bias is not None:
+            _refuse(f"{path}: a bias for the choice of experts alone")
+        elif isinstance(part, Mixture) and part.factor != 1:
+            _refuse(f"{path}: a factor of the weights of experts")
     if bare := [i for i, block in enumerate(stack.blocks) if block.bare_attention]:
         _refuse(f"attention that reads the stream without a norm (blocks.{bare[0]})")
     if stack.side:
@@ -56,6 +62,10 @@ def _refuse(what: str) -> None:
 
 def _check_attention(path: str, a: Attention, shapes: Mapping[str, tuple[int, ...]]) -> None:
     query, key = a.query_norm, a.key_norm
+    if a.latents():
+        _refuse(f"{path}: latent attention, whose queries, or keys and values, are read through a further norm")
+    if a.shared_key is not None:
+        _refuse(f"{path}: a part of the keys that all heads share")
     if a.window is not None and a.window < 2:
         _refuse(f"{path}: a window of one position")
     if query is None or key is None:

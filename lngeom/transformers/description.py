@@ -156,16 +156,18 @@ class Rotary(Part):
     """Rotary positions: pairs of coordinates of queries and keys turn by position × frequency.
 
     Attributes:
-        frequencies: angle per position of each pair; 2 · len(frequencies) coordinates turn, the first of each head.
+        frequencies: angle per position of each pair; 2 · len(frequencies) coordinates of each head turn.
         pairing: "half": coordinate i with i + ρ/2 of the ρ rotated ones; "adjacent": 2i with 2i + 1.
         factor: factor on cosine and sine (YaRN's attention factor); 1 elsewhere.
+        start: the first coordinate of each head that turns.
     """
 
     frequencies: tuple[float, ...]
     pairing: Literal["half", "adjacent"] = "half"
     factor: float = 1.0
+    start: int = 0
 
-    positive = ("factor",)
+    positive, not_negative = ("factor",), ("start",)
 
     @property
     def coordinates(self) -> int:
@@ -173,10 +175,33 @@ class Rotary(Part):
         return 2 * len(self.frequencies)
 
     @property
+    def turned(self) -> slice:
+        """Where the coordinates that turn stand in a head."""
+        return slice(self.start, self.start + self.coordinates)
+
+    @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Coordinates that turn together, a pair for each frequency."""
         m = len(self.frequencies)
-        return tuple((i, i + m) if self.pairing == "half" else (2 * i, 2 * i + 1) for i in range(m))
+        found = ((i, i + m) if self.pairing == "half" else (2 * i, 2 * i + 1) for i in range(m))
+        return tuple((self.start + i, self.start + j) for i, j in found)
+
+
+@dataclass(frozen=True)
+class Latent(Part):
+    """A latent, norm(Wx + b): what further linear maps read in place of the input x.
+
+    Attributes:
+        linear: d → width.
+        norm: norm of its output.
+        width: how many coordinates it has.
+    """
+
+    linear: Linear
+    norm: Norm
+    width: int
+
+    positive = ("width",)
 
 
 @dataclass(frozen=True)
@@ -184,12 +209,13 @@ class Attention(Part):
     r"""Attention with n query heads and n_k key/value heads; head h reads group h // (n / n_k).
 
     Scores are scale · q·k, after the norms of q and k and after rotary positions. Then come the cap
-    $c \tanh(s/c)$, ALiBi, the relative table, the mask, and the softmax.
+    $c \tanh(s/c)$, ALiBi, the relative table, the mask, and the softmax. Queries, or keys and values, may be read from
+    a latent, and the last coordinates of all keys may be the same ones (multi-head latent attention, DeepSeek-V2).
 
     Attributes:
-        query: d → n·k, heads in order.
-        key: d → n_k·k.
-        value: d → n_k·v.
+        query: d → n·k, heads in order; from the query latent where there is one.
+        key: d → n_k·k; from the latent of keys and values where there is one, and less the shared part of each key.
+        value: d → n_k·v; from the latent of keys and values where there is one.
         output: n·v → d.
         heads: n.
         kv_heads: n_k, a divisor of n.
@@ -210,6 +236,10 @@ class Attention(Part):
         window: how many positions back it sees, itself included; None: all.
         hadamard: size of the blocks of a Hadamard matrix H that turns queries and keys last, see `forward.hadamard`;
             scores do not see it, (Hq)·(Hk) = q·k. None: no such matrix.
+        query_latent: what queries are read from; None: the input.
+        kv_latent: what keys and values are read from; None: the input.
+        shared_key: d → shared_width, the last coordinates of the keys of all heads; None: there are none.
+        shared_width: how many coordinates these are.
     """
 
     query: Linear
@@ -234,8 +264,13 @@ class Attention(Part):
     causal: bool = True
     window: int | None = None
     hadamard: int | None = None
+    query_latent: Latent | None = None
+    kv_latent: Latent | None = None
+    shared_key: Linear | None = None
+    shared_width: int = 0
 
     positive = ("heads", "kv_heads", "query_width", "value_width", "cap", "window", "hadamard")
+    not_negative = ("shared_width",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -244,8 +279,18 @@ class Attention(Part):
             raise ValueError(f"blocks of {self.hadamard} must divide the head width {self.query_width}")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} key/value heads must divide {self.heads} query heads")
-        if self.rotary is not None and self.rotary.coordinates > self.query_width:
-            raise ValueError(f"{self.rotary.coordinates} rotary coordinates exceed the head width {self.query_width}")
+        if self.rotary is not None and self.rotary.turned.stop > self.query_width:
+            raise ValueError(
+                f"{self.rotary.coordinates} rotary coordinates from {self.rotary.start} on exceed the head width "
+                f"{self.query_width}"
+            )
+        if (self.shared_key is None) != (self.shared_width == 0) or self.shared_width >= self.query_width:
+            raise ValueError(
+                f"shared_key and shared_width go together, and leave a head of width {self.query_width} a key of its "
+                f"own; got {shown(self.shared_key)} and {self.shared_width}"
+            )
+        if self.shared_key is not None and self.key_norm is not None:
+            raise ValueError("a norm of keys does not go with a part of them that all heads share")
         if (self.query_norm is None) != (self.key_norm is None):
             raise ValueError("queries and keys must both have a norm, or neither")
         if self.alibi is not None and len(self.alibi) != self.heads:
@@ -261,9 +306,28 @@ class Attention(Part):
         """Factor of the scores."""
         return self.query_width**-0.5 if self.scale is None else self.scale
 
+    @property
+    def key_width(self) -> int:
+        """Coordinates of each key that the heads do not share."""
+        return self.query_width - self.shared_width
+
     def readers(self) -> "tuple[tuple[str, Linear], ...]":
         """Linear maps that read its input, with their names."""
-        return (("query", self.query), ("key", self.key), ("value", self.value))
+        query = (("query", self.query),)
+        both = (("key", self.key), ("value", self.value))
+        if self.query_latent is not None:
+            query = (("query_latent.linear", self.query_latent.linear),)
+        if self.kv_latent is not None:
+            both = (("kv_latent.linear", self.kv_latent.linear),)
+        return (*query, *both, *(() if self.shared_key is None else (("shared_key", self.shared_key),)))
+
+    def latents(self) -> "tuple[tuple[str, Latent, tuple[tuple[str, Linear], ...]], ...]":
+        """Each latent with its name, and the linear maps that read it with theirs."""
+        found = (
+            ("query_latent", self.query_latent, (("query", self.query),)),
+            ("kv_latent", self.kv_latent, (("key", self.key), ("value", self.value))),
+        )
+        return tuple((name, latent, readers) for name, latent, readers in found if latent is not None)
 
     def writers(self) -> "tuple[tuple[str, Linear], ...]":
         """Linear maps whose sum is its output, with their names."""
@@ -311,6 +375,23 @@ class FeedForward(Part):
 
 
 @dataclass(frozen=True)
+class Groups(Part):
+    """Groups of experts, one after the other in the router's order: only experts of the best groups can be chosen.
+
+    Attributes:
+        count: how many groups there are.
+        top: how many of them are the best.
+        best: a group is as good as the sum of its so many largest scores.
+    """
+
+    count: int
+    top: int
+    best: int = 1
+
+    positive = ("count", "top", "best")
+
+
+@dataclass(frozen=True)
 class Mixture(Part):
     """A mixture of experts: a sum of experts, weighted by a router.
 
@@ -318,10 +399,14 @@ class Mixture(Part):
         router: d → number of experts.
         experts: the experts, in the order of the router's outputs.
         scores: "softmax" or "sigmoid" of the router's outputs.
-        top: how many experts with the largest outputs are used; None: all.
+        top: how many experts with the largest scores are used; None: all.
         renormalize: whether the weights of the experts in use are divided by their sum.
         shared: an expert that is always used, beside the others, or None.
         shared_gate: d → 1, whose sigmoid is the shared expert's weight; None: 1.
+        choice_bias: name of a vector [experts] that is added to the scores where experts are chosen, and not to their
+            weights; None: there is none.
+        groups: groups in which experts are chosen, or None.
+        factor: factor of the weights, but for that of the shared expert.
     """
 
     router: Linear
@@ -331,6 +416,11 @@ class Mixture(Part):
     renormalize: bool = True
     shared: FeedForward | None = None
     shared_gate: Linear | None = None
+    choice_bias: str | None = None
+    groups: Groups | None = None
+    factor: float = 1.0
+
+    positive = ("factor",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -338,6 +428,15 @@ class Mixture(Part):
             raise ValueError("a mixture with a shared_gate has no shared expert: name it, or leave the gate out")
         if self.top is not None and not 1 <= self.top <= len(self.experts):
             raise ValueError(f"top must be 1 to {len(self.experts)}, the number of experts; got {self.top}")
+        if self.top is None and (self.choice_bias is not None or self.groups is not None):
+            raise ValueError("choice_bias and groups are for mixtures that choose experts: give top")
+        if (groups := self.groups) is not None:
+            size, rest = divmod(len(self.experts), groups.count)
+            if rest or groups.top > groups.count or groups.best > size or (self.top or 0) > groups.top * size:
+                raise ValueError(
+                    f"{len(self.experts)} experts must make {groups.count} equal groups of at least {groups.best}, of "
+                    f"which the best {groups.top} hold the {self.top} experts in use"
+                )
 
     def readers(self) -> tuple[tuple[str, Linear], ...]:
         """Linear maps that read its input, the router first, with their names."""
@@ -504,16 +603,18 @@ class Event:
 
 @dataclass(frozen=True)
 class Space:
-    """A vector space of width d that linear maps, tables and norms write to and read from, in order.
+    """A vector space that linear maps, tables and norms write to and read from, in order.
 
     Attributes:
         name: "stream" (of a post-norm stack "stream.0", "stream.1", …), or the path of the norm or branch whose output
-            it is.
+            it is, or the path of a latent before its norm.
         events: who writes and reads, in order; a reader sees all earlier writers.
+        width: how many coordinates it has; None: as many as the stream.
     """
 
     name: str
     events: tuple[Event, ...]
+    width: int | None = None
 
     @property
     def residual(self) -> bool:
@@ -579,7 +680,7 @@ class Stack(Part):
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
-        """Every space between writers and readers: the stream, each norm's output, each branch below a writing norm.
+        """Every space between writers and readers: the stream, each norm's output, branches and latents before a norm.
 
         Each norm but those of queries and keys writes to exactly one space and reads one.
         """
@@ -611,7 +712,7 @@ class Stack(Part):
         """Names of all arrays, each once."""
         names: dict[str, None] = {}
         for _, part in walk(self):
-            for key in ("weight", "bias", "gain", "temperature", "sink", "relative"):
+            for key in ("weight", "bias", "gain", "temperature", "sink", "relative", "choice_bias"):
                 if isinstance(name := getattr(part, key, None), str):
                     names[name] = None
         return tuple(names)
@@ -651,11 +752,16 @@ class Stack(Part):
                 units = part.down.sizes(weights[part.down.weight].shape)[1]
                 if units % part.hadamard:
                     raise ValueError(f"{path}: blocks of {part.hadamard} must divide its {units} hidden units")
+            if isinstance(part, Mixture) and part.choice_bias is not None:
+                shape, wanted = tuple(weights[part.choice_bias].shape), (len(part.experts),)
+                if shape != wanted:
+                    raise ValueError(f"{part.choice_bias!r} of {path} must have shape {wanted}; got {shape}")
         for site in self.norms:
+            size = self.output_space(site).width or d
             for name in filter(None, (site.part.gain, site.part.bias)):
-                if tuple(weights[name].shape) != (d,):
+                if tuple(weights[name].shape) != (size,):
                     raise ValueError(
-                        f"{name!r} of {site.path} must have shape ({d},); got {tuple(weights[name].shape)}"
+                        f"{name!r} of {site.path} must have shape ({size},); got {tuple(weights[name].shape)}"
                     )
         for table in self.tables:
             if weights[table.weight].ndim != 2 or weights[table.weight].shape[1] not in widths:
@@ -735,10 +841,14 @@ def _wanted(stack: Stack, path: str, d: int) -> tuple[int | None, int | None]:
     if steps[0] == "blocks":
         block = stack.blocks[int(steps[1])]
         a = block.attention
+        if steps[-2] in {"query_latent", "kv_latent"}:
+            return getattr(a, steps[-2]).width, d
+        asked, given = (d if latent is None else latent.width for latent in (a.query_latent, a.kv_latent))
         sizes = {
-            "query": (a.heads * a.query_width, d),
-            "key": (a.kv_heads * a.query_width, d),
-            "value": (a.kv_heads * a.value_width, d),
+            "query": (a.heads * a.query_width, asked),
+            "key": (a.kv_heads * a.key_width, given),
+            "value": (a.kv_heads * a.value_width, given),
+            "shared_key": (a.shared_width, d),
             "output": (d, a.heads * a.value_width),
             "router": (len(getattr(block.feed_forward, "experts", ())), d),
             "shared_gate": (1, d),
@@ -768,10 +878,17 @@ class _Spaces:
         self.read(norm)
         self.streams.append([Event("write", norm)])
 
-    def inner(self, name: str, writers: Iterable[Site], readers: Iterable[Site]) -> None:
+    def inner(self, name: str, writers: Iterable[Site], readers: Iterable[Site], width: int | None = None) -> None:
         """A space beside the stream."""
         events = (*(Event("write", w) for w in writers), *(Event("read", r) for r in readers))
-        self.others.append(Space(name, events))
+        self.others.append(Space(name, events, width))
+
+    def latents(self, at: str, attention: Attention) -> None:
+        """The spaces before and after the norm of each latent."""
+        for name, latent, readers in attention.latents():
+            norm = Site(f"{at}.{name}.norm", latent.norm)
+            self.inner(f"{at}.{name}", [Site(f"{at}.{name}.linear", latent.linear)], [norm], latent.width)
+            self.inner(norm.path, [norm], [Site(f"{at}.{inner}", part) for inner, part in readers], latent.width)
 
     def block(self, at: str, block: Block) -> None:
         """Both branches of a block, in order."""
@@ -797,6 +914,8 @@ class _Spaces:
 
         def writes(which: int) -> None:
             name, branch, norm, writing = branches[which]
+            if branch is block.attention:
+                self.latents(f"{at}.{name}", block.attention)
             outputs = [Site(f"{at}.{name}.{inner}", part) for inner, part in branch.writers()]
             if writing is not None:
                 site = Site(f"{at}.{name}_writing_norm", writing)

@@ -11,7 +11,18 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
 
-from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Rotary, Stack
+from lngeom.transformers.description import (
+    Attention,
+    Block,
+    FeedForward,
+    Groups,
+    Latent,
+    Linear,
+    Mixture,
+    Norm,
+    Rotary,
+    Stack,
+)
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -159,9 +170,13 @@ def _normalized(kind: str, eps: float, offset: int, x: Array, gain: Array | None
 def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
     """Sum over heads of averaged values, and the output map."""
     N, T, _ = x.shape
-    q = linear(part.query, weights, x).reshape(N, T, part.heads, part.query_width)
-    k = linear(part.key, weights, x).reshape(N, T, part.kv_heads, part.query_width)
-    v = linear(part.value, weights, x).reshape(N, T, part.kv_heads, part.value_width)
+    asked, given = (latent(each, weights, x) for each in (part.query_latent, part.kv_latent))
+    q = linear(part.query, weights, asked).reshape(N, T, part.heads, part.query_width)
+    k = linear(part.key, weights, given).reshape(N, T, part.kv_heads, part.key_width)
+    v = linear(part.value, weights, given).reshape(N, T, part.kv_heads, part.value_width)
+    if part.shared_key is not None:
+        shared = linear(part.shared_key, weights, x)[:, :, None]
+        k = jnp.concatenate([k, jnp.broadcast_to(shared, (N, T, part.kv_heads, part.shared_width))], -1)
     if part.rotary is not None and part.rotary_first:
         q, k = rotate(part.rotary, q), rotate(part.rotary, k)
     if part.query_norm is not None and part.key_norm is not None:
@@ -177,6 +192,11 @@ def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T 
         q, k, v, temperature, relative, sink, part.score_scale, part.cap, part.alibi, part.causal, part.window
     )
     return linear(part.output, weights, averaged)
+
+
+def latent(part: Latent | None, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T r"]:
+    """What maps behind a latent read; the input itself where there is none."""
+    return x if part is None else norm(part.norm, weights, linear(part.linear, weights, x))
 
 
 @functools.partial(jax.jit, static_argnames=("scale", "cap", "alibi", "causal", "window"))
@@ -293,17 +313,38 @@ def _with_share(total: Array, shares: Float[Array, "N T E"], expert: int, y: Flo
 def routing(part: Mixture, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T E"]:
     """Weight of each expert at each position; zero for those not in use."""
     scores = linear(part.router, weights, x)
-    return _shares(part.scores, part.top, part.renormalize, scores).astype(x.dtype)
+    bias = None if part.choice_bias is None else _array(weights[part.choice_bias])
+    shares = _shares(part.scores, part.top, part.renormalize, part.groups, scores, bias)
+    return times(part.factor, shares.astype(x.dtype))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _shares(kind: str, top: int | None, renormalize: bool, scores: Float[Array, "N T E"]) -> Float[Array, "N T E"]:
-    """Weights from the router's scores, as one program like `_normalized`."""
-    scores = _wide(scores)
-    shares = jax.nn.softmax(scores, -1) if kind == "softmax" else jax.nn.sigmoid(scores)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _shares(
+    kind: str,
+    top: int | None,
+    renormalize: bool,
+    groups: Groups | None,
+    outputs: Float[Array, "N T E"],
+    bias: Float[Array, " E"] | None,
+) -> Float[Array, "N T E"]:
+    """Weights from the router's outputs, as one program like `_normalized`."""
+    outputs = _wide(outputs)
+    shares = jax.nn.softmax(outputs, -1) if kind == "softmax" else jax.nn.sigmoid(outputs)
     if top is not None:
-        shares = shares * jax.nn.one_hot(jax.lax.top_k(scores, top)[1], scores.shape[-1], dtype=scores.dtype).sum(-2)
+        by_score = bias is not None or groups is not None  # elsewhere outputs have the order of scores
+        chosen = (shares if bias is None else shares + bias.astype(shares.dtype)[None, None]) if by_score else outputs
+        if groups is not None:
+            parts = chosen.reshape(*chosen.shape[:-1], groups.count, -1)
+            worth = jax.lax.top_k(parts, groups.best)[0].sum(-1)
+            open_ = _largest(worth, groups.top)[..., None] > 0
+            chosen = jnp.where(open_, parts, -jnp.inf).reshape(chosen.shape)
+        shares = shares * _largest(chosen, top)
     return shares / shares.sum(-1, keepdims=True) if renormalize else shares
+
+
+def _largest(values: Float[Array, "... E"], count: int) -> Float[Array, "... E"]:
+    """1 at so many of the largest values, 0 elsewhere."""
+    return jax.nn.one_hot(jax.lax.top_k(values, count)[1], values.shape[-1], dtype=values.dtype).sum(-2)
 
 
 def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from analysis.models.families import float64, model_class
 
-MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "gpt_oss")
+MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3")
 
 
 def logits(kind: str, folder: Path, tokens: np.ndarray, dtype: str = "float64") -> np.ndarray:

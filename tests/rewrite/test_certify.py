@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from analysis.measurements.certified import asked
-from analysis.models.mistakes import MISTAKES, exact, gain_forgotten, quantized
+from analysis.models.mistakes import MISTAKES, choice_bias_lost, exact, gain_forgotten, quantized, shared_key_scaled
 from lngeom.transformers import Mixture, rewrite as rw
 from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite import certify, steps as do
@@ -79,6 +79,18 @@ def test_a_mistake_is_found_beneath_a_change_of_basis():
     found = asked(stack, weights, mistake)
     assert found["placed"]
     assert found["named"], found
+
+
+def test_other_sizes_of_heads_are_named():
+    stack, weights = model("llama")
+    for options, words in (
+        ({"num_key_value_heads": 4}, "blocks.0.attention.kv_heads is 4, and was 2"),
+        ({"num_attention_heads": 2}, "blocks.0.attention.heads is 2, and was 4"),
+        ({"head_dim": 8}, "blocks.0.attention.value_width is 8, and was 4"),
+    ):
+        found = certify((stack, weights), model("llama", **options))
+        assert found.verdict == "different"
+        assert words in [cause.sentence for cause in found.causes], found
 
 
 def test_an_option_that_rounding_hides_makes_the_models_different():
@@ -179,6 +191,124 @@ def test_other_conventions_of_one_function_are_the_same():
     assert found.verdict == "same"
     assert not found.reasons
     assert certify((stack, weights), (replace(stack, blocks=tuple(blocks)), weights)).verdict == "different"
+
+
+# Latent attention, and experts that are chosen in groups.
+
+
+def put(arrays, part, matrix):
+    arrays[part.weight] = part.with_matrix(arrays[part.weight], matrix)
+
+
+def latent_turned(stack, arrays, draw):
+    """The latent of keys and values turned: its gain is 1, so that its norm commutes with a rotation."""
+    for a in (block.attention for block in stack.blocks):
+        latent = a.kv_latent
+        turn, gain = np.linalg.qr(draw.normal(size=(latent.width, latent.width)))[0], arrays[latent.norm.gain]
+        put(arrays, latent.linear, turn @ latent.linear.matrix(arrays[latent.linear.weight]))
+        for part in (a.key, a.value):
+            put(arrays, part, part.matrix(arrays[part.weight]) * gain @ turn.T)
+        arrays[latent.norm.gain] = np.ones(latent.width)
+
+
+def keys_in_another_basis(stack, arrays, draw):
+    """The part of each key that no other head has, and the queries' coordinates against it."""
+    for a in (block.attention for block in stack.blocks):
+        X = draw.normal(size=(a.heads, a.key_width, a.key_width)) + 2 * np.eye(a.key_width)
+        K = a.key.matrix(arrays[a.key.weight]).reshape(a.heads, a.key_width, -1)
+        Q = a.query.matrix(arrays[a.query.weight]).reshape(a.heads, a.query_width, -1)
+        own = np.linalg.inv(X).transpose(0, 2, 1) @ Q[:, : a.key_width]
+        put(arrays, a.key, (X @ K).reshape(-1, K.shape[-1]))
+        put(arrays, a.query, np.concatenate([own, Q[:, a.key_width :]], 1).reshape(-1, Q.shape[-1]))
+
+
+def heads_reordered(stack, arrays, draw):
+    for a in (block.attention for block in stack.blocks):
+        order = np.roll(np.arange(a.heads), 1)
+        for part in (a.query, a.key, a.value):
+            W = part.matrix(arrays[part.weight])
+            put(arrays, part, W.reshape(a.heads, -1, W.shape[1])[order].reshape(W.shape))
+        W = a.output.matrix(arrays[a.output.weight])
+        put(arrays, a.output, W.reshape(len(W), a.heads, -1)[:, order].reshape(W.shape))
+
+
+def experts_reordered(stack, arrays, draw):
+    """Groups, and experts inside of each."""
+    for mixture in (block.feed_forward for block in stack.blocks if isinstance(block.feed_forward, Mixture)):
+        size = len(mixture.experts) // mixture.groups.count
+        order = np.arange(len(mixture.experts)).reshape(-1, size)[::-1, ::-1].reshape(-1)
+        arrays[mixture.router.weight] = arrays[mixture.router.weight][order]
+        arrays[mixture.choice_bias] = arrays[mixture.choice_bias][order]
+        old = dict(arrays)
+        for e, k in enumerate(order):
+            for name in ("up", "gate", "down"):
+                arrays[getattr(mixture.experts[e], name).weight] = old[getattr(mixture.experts[k], name).weight]
+
+
+CHANGES = {
+    latent_turned: None,
+    keys_in_another_basis: "queries and keys have another basis (2 of 4 parts)",
+    heads_reordered: "values and outputs have another basis (2 of 4 parts)",
+    experts_reordered: "experts were reordered (1 of 4 parts)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_latent_attention_does_not_see_is_the_same_and_a_mistake_beneath_it_is_found(change):
+    stack, weights = model("deepseek_v3")
+    arrays = {name: np.array(value) for name, value in weights.items()}
+    change(stack, arrays, np.random.default_rng(0))
+    found = certify((stack, weights), (stack, arrays))
+    assert found.verdict == "same", found
+    assert CHANGES[change] is None or CHANGES[change] in found.actions
+    for plant in (shared_key_scaled, choice_bias_lost):
+        mistake = plant(stack, arrays, np.random.default_rng(0))
+        assert mistake is not None
+        said = asked(stack, weights, mistake)
+        assert said["placed"], said
+        assert said["named"], said
+
+
+def test_gains_of_latents_that_are_left_out_are_folded():
+    stack, weights = model("deepseek_v3")
+    out = rw.apply(stack, weights, [do.FlashNorm()])
+    found = certify((stack, weights), (out.stack, dict(out.weights)))
+    assert found.verdict == "same", found
+    assert found.actions == ("the gains of 8 of 9 norms were folded into their readers",)
+
+
+def test_latents_of_other_sizes_and_none_are_compared():
+    stack, weights = model("deepseek_v3")
+    for kind, options, words in (
+        ("llama", {}, "blocks.0.attention.kv_latent: only the first model has one"),
+        ("deepseek_v2", {}, "blocks.0.attention.query_latent: only the first model has one"),
+        ("deepseek_v3", {"q_lora_rank": None}, "blocks.0.attention.query_latent: only the first model has one"),
+    ):
+        other, arrays = model(kind, **options)
+        found = certify((stack, weights), (other, arrays))
+        assert found.verdict == "different", kind
+        assert found.parts[1].differs
+        assert words in [cause.sentence for cause in found.causes], found.causes
+    mixture = "blocks.1.feed_forward"
+    plain = exchange(stack, {mixture: replace(stack.blocks[1].feed_forward, choice_bias=None)})
+    causes = certify((plain, weights), (stack, weights)).causes
+    assert causes[0].sentence == f"{mixture}.choice_bias: only the second model has one"
+    wider = {name: np.array(value) for name, value in weights.items()}
+    latents = {}
+    for i, a in enumerate(block.attention for block in stack.blocks):  # two coordinates that nothing reads
+        latent = a.query_latent
+        for part, axis in ((latent.linear, 0), (a.query, 1)):
+            shape = list(wider[part.weight].shape)
+            shape[axis] = 2
+            wider[part.weight] = np.concatenate([wider[part.weight], np.zeros(shape)], axis)
+        wider[latent.norm.gain] = np.append(wider[latent.norm.gain] * np.sqrt(6 / 8), [1, 1])
+        new = replace(latent, width=8, norm=replace(latent.norm, eps=latent.norm.eps * 6 / 8))
+        latents[f"blocks.{i}.attention.query_latent"] = new
+    found = certify((stack, weights), (exchange(stack, latents), wider))
+    assert found.log_probabilities < 1e-12
+    assert not found.different
+    assert found.verdict == "undecided"
+    assert any("query_latent.width is 8, and was 6" in reason for reason in found.reasons)
 
 
 # The command, and bad input.

@@ -31,6 +31,8 @@ KINDS = {
     "qwen2": [do.Untie()],
     "mixtral": [],
     "qwen2_moe": [],
+    "deepseek_v2": [],
+    "deepseek_v3": [],
     "phi3": [],
     "glm4": [],
     "opt": [do.Untie()],
@@ -104,6 +106,21 @@ def test_a_reader_that_is_left_out_is_noticed():
     forgotten = rw.certify((stack, weights), (found.stack, dict(found.weights) | {router: weights[router]}))
     assert forgotten.verdict == "different"
     assert rw.certify((stack, weights), (found.stack, found.weights)).verdict == "same"
+
+
+def test_channels_of_latents_are_scaled_and_smoothed():
+    stack, weights = model("deepseek_v3")
+    gain, reader = (f"model.layers.0.self_attn.{m}.weight" for m in ("kv_a_layernorm", "kv_b_proj"))
+    s = np.array([*range(1, 9)], float)
+    found = rw.apply(stack, weights, [do.ScaleChannels({gain: s})])
+    np.testing.assert_allclose(found.weights[gain], weights[gain] / s)
+    np.testing.assert_allclose(found.weights[reader], weights[reader] * s)
+    found = rw.apply(stack, weights, [do.Smooth({reader: s}, alpha=0.7)])
+    assert found.certificate.passed, found.certificate
+    chosen = s**0.7 / np.abs(weights[reader]).max(0) ** 0.3
+    np.testing.assert_allclose(found.weights[gain], weights[gain] / chosen)
+    with pytest.raises(ValueError, match="has 8 inputs; got 16 numbers"):
+        rw.apply(stack, weights, [do.Smooth({reader: np.ones(16)})])
 
 
 def test_smoothing_is_that_of_smoothquant():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis.models.families import CONFIGS, package, save_random
-from lngeom.transformers import rewrite as rw
+from lngeom.transformers import Groups, rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
 from lngeom.transformers.rewrite.configs import IGNORED, READ, matches
 from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
@@ -94,6 +94,24 @@ def test_null_is_not_absent():
         ("gpt2", {"num_hidden_layers": 3}, "'n_layer' = 2 and 'num_hidden_layers' = 3 are two names"),
         ("gptj", {"rotary_dim": 3}, "'rotary_dim' must be even"),
         ("llama", {"quantization_config": {"bits": 4}}, "rewrite first, quantize afterwards"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "'topk_method' = 'noaux_tc' is not covered"),
+        ("deepseek_v2", {"num_experts_per_tok": None}, "'num_experts_per_tok' must not be null"),
+        ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "'n_group' and 'topk_group' must not be null"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "'norm_topk_prob' = True is not covered"),
+        ("deepseek_v2", {"hidden_size": 18}, "'num_attention_heads' = 4 must divide hidden_size = 18"),
+        ("deepseek_v2", {"kv_lora_rank": 1 << 25}, "a width above"),
+        (
+            "deepseek_v3",
+            {"num_key_value_heads": 2},
+            "'num_key_value_heads' = 2 must be null, or num_attention_heads = 4",
+        ),
+        ("deepseek_v3", {"head_dim": 8}, "'head_dim' = 8 must be qk_rope_head_dim = 4"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "'scoring_func' = 'softmax' is not covered"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "'moe_layer_freq' = 2 is not covered"),
+        ("deepseek_v3", {"n_group": 4}, "6 experts must make 4 equal groups"),
+        ("deepseek_v3", {"v_head_dim": None}, "'v_head_dim' must be an integer; got null"),
+        ("deepseek_v3", {"n_group": None}, "'n_group' must be an integer; got null"),
+        ("deepseek_v3", {"topk_group": 1}, "hold the 3 experts in use"),
         ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' = 1.5 is not covered"),
         ("gpt_oss", {"original_max_position_embeddings": None}, "must not be null"),
         ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "takes them as longrope"),
@@ -143,6 +161,74 @@ def test_rope_scaling_replaces_rope_parameters():
     one = described("llama", config | {"rope_scaling": linear, "rope_parameters": {"rope_theta": 7.0}})
     assert one == described("llama", config | {"rope_parameters": linear})
     assert one.blocks[0].attention.rotary.frequencies[1] == 100.0**-0.5 / 4
+
+
+YARN = {"beta_fast": 32, "beta_slow": 1, "factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"}
+LATENT = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "aux_loss_alpha": 0.001,
+    "hidden_act": "silu",
+    "seq_aux": True,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_layer_freq": 1,
+    "num_hidden_layers": 3,
+    "pretraining_tp": 1,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rope_theta": 10000,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "v_head_dim": 128,
+    "n_shared_experts": 2,
+    "ep_size": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "weight", "groups", "latent"),
+    [
+        (
+            "deepseek_v2",
+            {"hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None}
+            | {"n_routed_experts": 64, "num_experts_per_tok": 6, "topk_method": "greedy", "scoring_func": "softmax"}
+            | {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0},
+            0.707,
+            None,
+            None,
+        ),
+        (
+            "deepseek_v2",
+            {"hidden_size": 5120, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536}
+            | {"n_routed_experts": 160, "num_experts_per_tok": 6, "topk_method": "group_limited_greedy"}
+            | {"n_group": 8, "topk_group": 3, "norm_topk_prob": False, "routed_scaling_factor": 16.0},
+            0.707,
+            Groups(8, 3, 1),
+            1536,
+        ),
+        (
+            "deepseek_v3",
+            {"hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536}
+            | {"n_routed_experts": 256, "num_experts_per_tok": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+            | {"n_group": 8, "topk_group": 4, "norm_topk_prob": True, "num_nextn_predict_layers": 1},
+            1.0,
+            Groups(8, 4, 2),
+            1536,
+        ),
+    ],
+)
+def test_the_options_of_published_models_with_latents_are_read(kind, options, weight, groups, latent):
+    turns = {**YARN, "mscale": weight, "mscale_all_dim": weight}
+    stack = described(kind, LATENT | options | {"rope_scaling": turns})
+    a, mixture = stack.blocks[1].attention, stack.blocks[1].feed_forward
+    assert a.score_scale == pytest.approx(192**-0.5 * (0.1 * weight * np.log(40) + 1) ** 2, rel=1e-12)
+    assert a.rotary.factor == 1
+    assert a.rotary.turned == slice(128, 192)
+    assert (a.query_latent and a.query_latent.width, a.kv_latent.width, a.shared_width) == (latent, 512, 64)
+    assert (mixture.groups, len(mixture.experts)) == (groups, options["n_routed_experts"])
+    assert not hasattr(stack.blocks[0].feed_forward, "experts")
 
 
 def test_the_window_of_mistral_holds_for_every_layer_whatever_layer_types_says():
@@ -208,6 +294,8 @@ def test_sizes_that_the_arrays_do_not_have_are_named(tmp_path):
             ("qwen2_moe", {"shared_expert_intermediate_size": 15}),
             ("roberta", {"max_position_embeddings": 11}),
             ("gpt_oss", {"intermediate_size": 19}),
+            ("deepseek_v2", {"n_shared_experts": 3}),
+            ("deepseek_v3", {"moe_intermediate_size": 13}),
         ]
     ):
         old = checkpoint(tmp_path / str(i), kind)
@@ -255,6 +343,7 @@ def test_the_table_is_that_of_the_package(kind):
 
 NEEDED = {
     "electra": {"embedding_size": 256},
+    "deepseek_v2": {"num_experts_per_tok": 6},
     "ministral": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
 }

@@ -23,6 +23,8 @@ REWRITES = {
 UNPREDICTED = {
     "hunyuan_v1_dense": "rotary positions before a norm with gains",
     "qwen2_moe": "a shared expert",
+    "deepseek_v2": "latent attention",
+    "deepseek_v3": "latent attention",
     "gpt_oss": "a clamped network",
     "modernbert": "reads the stream without a norm",
 }

@@ -224,12 +224,25 @@ def test_a_link_to_an_empty_folder_or_to_none_is_followed(target, tmp_path):
     assert (tmp_path / target / "config.json").is_file()
 
 
+def test_layers_beside_the_head_and_a_lost_bias_of_the_choice_are_named(tmp_path):
+    """DeepSeek-V3's layers for further tokens stand after the last block, and read its stream."""
+    old = checkpoint(tmp_path / "old", "deepseek_v3")
+    arrays = arrays_of(old)
+    write_file(old / SINGLE, arrays | {"model.layers.2.eh_proj.weight": np.ones((16, 32))})
+    with pytest.raises(ValueError, match=r"holds 'model.layers.2.eh_proj.weight'.*may read or write the stream"):
+        rw.load(old)
+    lost = "model.layers.1.mlp.gate.e_score_correction_bias"
+    write_file(old / SINGLE, {name: array for name, array in arrays.items() if name != lost})
+    with pytest.raises(ValueError, match=f"names '{lost}'"):
+        rw.load(old)
+
+
 # The package itself.
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "bert", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "bert", "gemma2", "deepseek_v3"])
 @pytest.mark.parametrize("value", [-1, 0, 1, 1.5, -2.5, "1e-5", "false", True, None, [], {}])
 def test_options_that_the_package_refuses_are_refused(kind, value, tmp_path):
     hf = pytest.importorskip("tests.rewrite.hf")

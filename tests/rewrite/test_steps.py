@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from analysis.models.stacks import Variant, build, random_weights as layout_weights
 from lngeom.rewrite import steps as do
-from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rows, rewrite as rw
+from lngeom.transformers import Attention, FeedForward, Linear, Mixture, Rotary, Rows, rewrite as rw
 from lngeom.transformers.description import exchange
 from lngeom.transformers.rewrite.certificate import certify, outputs
 from lngeom.transformers.rewrite.draft import Draft
@@ -44,6 +44,8 @@ EXACT = {
     "qwen2_moe": [do.FoldNorms(), do.CentreRouter(), do.Rotate(), do.Balance(), do.ScaleStream(2.0)],
     "gpt_oss": [do.FoldNorms(), do.Rotate(), do.CentreRouter(), do.ScaleStream(0.5), do.RotateValues()],
     "modernbert": [do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ScaleStream(0.5), do.RotateValues()],
+    "deepseek_v2": [do.RotateValues(), do.FoldNorms(), do.Rotate(), do.Balance(), do.CentreRouter(), do.CentreHead()],
+    "deepseek_v3": [do.FlashNorm(), do.FoldNorms(), do.Rotate(), do.TurnQueriesAndKeys(), do.ScaleStream(0.5)],
     "bert": [
         *(do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()),
         do.CentreWriters(only=("blocks.*",)),
@@ -66,6 +68,11 @@ def test_the_function_stays(kind):
 
 
 REFUSED = [
+    ("deepseek_v3, sigmoids", "deepseek_v3", {}, [], do.CentreRouter(), "blocks.1.feed_forward.router", "sigmoids"),
+    (
+        *("deepseek_v3, latents before RMSNorm", "deepseek_v3", {}, []),
+        *(do.CentreWriters(only=("*_latent.linear",)), "query_latent.norm", "LayerNorms alone"),
+    ),
     ("gpt_oss, clamped units", "gpt_oss", {}, [], do.Balance(), "blocks.0.feed_forward.experts.0", "Leave the units"),
     ("llama, rotated with its gains", "llama", {}, [], do.Rotate(), "blocks.0.attention_norm", "(fold)"),
     ("llama, centred before RMSNorm", "llama", {}, [], do.CentreWriters(), "RMSNorm", "LayerNorms alone"),
@@ -140,6 +147,70 @@ def test_a_step_that_would_change_the_function_is_refused(kind, options, before,
     if type(step) is not do.MergeParallelBias:
         assert caught.value.difference > 1e-3, message
         assert f"{caught.value.difference:.1e}" in message
+
+
+def test_the_gain_of_a_latent_is_folded_into_what_reads_it():
+    stack, weights = model("deepseek_v3")
+    found = rw.apply(stack, weights, [do.FoldNorms(only=("blocks.0.attention.*_latent.norm",))])
+    assert found.certificate.passed, found.certificate
+    at = "model.layers.0.self_attn."
+    for norm, reader in (("q_a_layernorm", "q_b_proj"), ("kv_a_layernorm", "kv_b_proj")):
+        gain, W = weights[f"{at}{norm}.weight"], weights[f"{at}{reader}.weight"]
+        np.testing.assert_array_equal(found.weights[f"{at}{norm}.weight"], 1)
+        np.testing.assert_allclose(found.weights[f"{at}{reader}.weight"], W * gain)
+    changed = {name for name in weights if np.any(found.weights[name] != weights[name])}
+    assert len(changed) == 4
+
+
+def test_the_gains_of_latents_are_left_out_with_the_others():
+    stack, weights = model("deepseek_v3")
+    found = rw.apply(stack, weights, [do.FlashNorm()])
+    assert found.certificate.passed, found.certificate
+    left = [norm.path for norm in found.stack.norms if norm.part.gain is not None]
+    assert left == ["final"]
+    assert len(weights) - len(found.weights) == len(stack.norms) - 1 == 8
+
+
+LATENT = [
+    ([do.FoldNorms()], ("layer", "rms"), (False, True)),
+    ([do.FoldNorms(), do.CentreReaders(), do.Rotate()], ("layer",), (True,)),
+    ([do.FoldNorms(), do.CentreReaders(only=("blocks.*.attention.*",))], ("layer",), (True,)),
+    ([do.CentreWriters(), do.ToRMSNorm(), do.FoldNorms()], ("layer",), (False, True)),
+    ([do.MergeValueBias(), do.RotateValues(), do.TurnQueriesAndKeys(), do.ScaleStream(2.0)], ("layer", "rms"), (True,)),
+    ([do.DropKeyBias(), do.DropKeyBias(unrotated_only=True)], ("layer", "rms"), (True,)),
+]
+"""Steps, kinds of the norms of latents, and whether their readers have biases."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind", "biased"),
+    [(steps, kind, biased) for steps, kinds, biases in LATENT for kind in kinds for biased in biases],
+    ids=lambda value: "-".join(step.word for step in value) if isinstance(value, list) else str(value),
+)
+def test_latents_with_biases_of_their_own_are_rewritten(steps, kind, biased):
+    """Norms of latents with β, readers with and without b, a part of all keys that turns."""
+    made = Made()
+    options = {"bias": biased, "kind": kind, "rotary": Rotary((0.7,), start=2)}
+    stack = made.stack(*(made.block(attention=made.latent_attention(**options)) for _ in range(2)))
+    tokens = TOKENS[:, :5] % 9
+    found = rw.apply(stack, made.weights, steps, probes=tokens)
+    assert found.certificate.passed, found.certificate
+    assert found.draft.labels
+    before, after = outputs(stack, made.weights, tokens), outputs(found.stack, found.weights, tokens)
+    assert np.abs(before - after).max() < 1e-12 * np.abs(before).max()
+    assert rw.certify((stack, made.weights), (found.stack, dict(found.weights))).verdict == "same"
+
+
+def test_a_rotary_part_of_all_keys_keeps_its_bias():
+    made = Made()
+    stack = made.stack(made.block(attention=made.latent_attention(rotary=Rotary((0.7,), start=1))))
+    with pytest.raises(rw.Refused, match="rotary positions turn it"):
+        rw.apply(stack, made.weights, [do.DropKeyBias()])
+    found = rw.apply(stack, made.weights, [do.DropKeyBias(unrotated_only=True)])
+    a = stack.blocks[0].attention
+    kept = np.tile([0.0, 1.0], 2)  # the first coordinate of each key stands still, the shared ones are not its own
+    np.testing.assert_array_equal(found.weights[a.key.bias], kept * made.weights[a.key.bias])
+    np.testing.assert_array_equal(found.weights[a.shared_key.bias], made.weights[a.shared_key.bias])
 
 
 def test_readers_of_a_norm_are_centred_where_nothing_else_is_added_to_its_output():
@@ -261,13 +332,21 @@ def certificate_of(kind, steps, spoil=None, exchange=None):
 FOLD = [do.FoldNorms()]
 
 
-def test_a_forgotten_reader_fails_the_certificate():
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("mixtral", "model.layers.0.block_sparse_moe.gate.weight"),
+        ("deepseek_v3", "model.layers.1.self_attn.q_b_proj.weight"),
+        ("deepseek_v3", "model.layers.1.self_attn.kv_b_proj.weight"),
+        ("deepseek_v3", "model.layers.1.mlp.shared_experts.gate_proj.weight"),
+    ],
+)
+def test_a_forgotten_reader_fails_the_certificate(kind, name):
     def forget(draft):
-        name = "model.layers.0.block_sparse_moe.gate.weight"
         draft.__dict__.update(draft.without(name).__dict__)
 
-    assert certificate_of("mixtral", FOLD).passed
-    assert not certificate_of("mixtral", FOLD, forget).passed
+    assert certificate_of(kind, FOLD).passed
+    assert not certificate_of(kind, FOLD, forget).passed
 
 
 def test_an_epsilon_of_its_own_fails_the_certificate():

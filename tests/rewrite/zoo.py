@@ -51,15 +51,22 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
         networks = block.feed_forward.experts if mixed else (block.feed_forward,)
         inner = CONFIGS[kind].get("moe_intermediate_size" if mixed else "", WIDTHS.get(kind, 20))
         sizes: list[tuple[Linear, int, int]] = [
-            (a.query, a.heads * a.query_width, d),
-            (a.key, a.kv_heads * a.query_width, d),
-            (a.value, a.kv_heads * a.value_width, d),
+            (a.query, a.heads * a.query_width, a.query_latent.width if a.query_latent else d),
+            (a.key, a.kv_heads * a.key_width, a.kv_latent.width if a.kv_latent else d),
+            (a.value, a.kv_heads * a.value_width, a.kv_latent.width if a.kv_latent else d),
             (a.output, d, a.heads * a.value_width),
+            *((latent.linear, latent.width, d) for _, latent, _ in a.latents()),
+            *([(a.shared_key, a.shared_width, d)] if a.shared_key else []),
         ]
         if mixed and block.feed_forward.shared is not None:
-            shared, width = block.feed_forward.shared, CONFIGS[kind]["shared_expert_intermediate_size"]
+            shared, gate = block.feed_forward.shared, block.feed_forward.shared_gate
+            width = CONFIGS[kind].get(
+                "shared_expert_intermediate_size", CONFIGS[kind].get("n_shared_experts", 1) * inner
+            )
             sizes += [(shared.up, width, d), (shared.gate, width, d), (shared.down, d, width)]
-            sizes.append((block.feed_forward.shared_gate, 1, d))
+            sizes += [(gate, 1, d)] if gate else []
+        if mixed and block.feed_forward.choice_bias:
+            shapes[block.feed_forward.choice_bias] = (len(networks),)
         for network in networks:
             sizes += [(network.up, inner, d), (network.down, d, inner)]
             sizes += [(network.gate, inner, d)] if network.gate else []
@@ -89,13 +96,14 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
             shapes[head.transform.linear.bias] = (d,)
     gains = {}
     for site in stack.norms:
+        size = stack.output_space(site).width or d
         if site.part.gain:
-            shapes[site.part.gain], gains[site.part.gain] = (d,), 1 - site.part.offset
+            shapes[site.part.gain], gains[site.part.gain] = (size,), 1 - site.part.offset
         if site.part.bias:
-            shapes[site.part.bias] = (d,)
+            shapes[site.part.bias] = (size,)
     found = {}
     for name, shape in shapes.items():
-        scale = 0.5 if len(shape) == 1 else 0.4
+        scale = 0.15 if name.endswith("correction_bias") else 0.5 if len(shape) == 1 else 0.4
         found[name] = (gains.get(name, 0.0) + scale * draw.standard_normal(shape)).astype(dtype)
     return found
 

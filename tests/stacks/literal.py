@@ -50,16 +50,25 @@ def turn(rotary, x, t):
     y, m = x.copy(), len(rotary.frequencies)
     for p, f in enumerate(rotary.frequencies):
         i, j = (p, p + m) if rotary.pairing == "half" else (2 * p, 2 * p + 1)
+        i, j = i + rotary.start, j + rotary.start
         z = complex(x[i], x[j]) * complex(math.cos(t * f), math.sin(t * f)) * rotary.factor
         y[i], y[j] = z.real, z.imag
     return y
 
 
-def heads(a, w, part, norm, count, X):
-    """[T][head] vectors of queries or keys."""
+def behind(latent, w, X):
+    """What maps behind a latent read at each position."""
+    return X if latent is None else [normalize(latent.norm, w, affine(latent.linear, w, x)) for x in X]
+
+
+def heads(a, w, part, norm, count, X, shared=None):
+    """[T][head] vectors of queries or keys; of keys, what all heads share comes last."""
     found = []
     for t, x in enumerate(X):
         whole, k = affine(part, w, x), a.query_width
+        if shared is not None:
+            own = k - len(shared[t])
+            whole = np.concatenate([v for h in range(count) for v in (whole[h * own : (h + 1) * own], shared[t])])
 
         def turned(vector, t=t, k=k):
             return np.concatenate([turn(a.rotary, vector[h * k : (h + 1) * k], t) for h in range(count)])
@@ -76,8 +85,11 @@ def heads(a, w, part, norm, count, X):
 
 
 def attend(a, w, X):
-    Q, K = heads(a, w, a.query, a.query_norm, a.heads, X), heads(a, w, a.key, a.key_norm, a.kv_heads, X)
-    V = [affine(a.value, w, x) for x in X]
+    asked, given = behind(a.query_latent, w, X), behind(a.kv_latent, w, X)
+    shared = None if a.shared_key is None else [affine(a.shared_key, w, x) for x in X]
+    Q = heads(a, w, a.query, a.query_norm, a.heads, asked)
+    K = heads(a, w, a.key, a.key_norm, a.kv_heads, given, shared)
+    V = [affine(a.value, w, x) for x in given]
     out = []
     for t in range(len(X)):
         joined = []
@@ -115,9 +127,17 @@ def feed(f, w, x):
         return affine(f.down, w, inner)
     z = affine(f.router, w, x)
     scores = np.exp(z) / np.exp(z).sum() if f.scores == "softmax" else 1 / (1 + np.exp(-z))
-    used = sorted(range(len(z)), key=lambda e: -z[e])[: f.top or len(z)]
+    liked = z if f.choice_bias is None and f.groups is None else scores + (w[f.choice_bias] if f.choice_bias else 0)
+    open_ = range(len(z))
+    if f.groups is not None:
+        size = len(z) // f.groups.count
+        members = [range(g * size, (g + 1) * size) for g in range(f.groups.count)]
+        worth = [sum(sorted(liked[e] for e in group)[-f.groups.best :]) for group in members]
+        best = sorted(range(f.groups.count), key=lambda g: -worth[g])[: f.groups.top]
+        open_ = [e for g in best for e in members[g]]
+    used = sorted(open_, key=lambda e: -liked[e])[: f.top or len(z)]
     total = sum(scores[e] for e in used) if f.renormalize else 1.0
-    out = sum(scores[e] / total * feed(f.experts[e], w, x) for e in used)
+    out = f.factor * sum(scores[e] / total * feed(f.experts[e], w, x) for e in used)
     if f.shared is not None:
         share = 1.0 if f.shared_gate is None else 1 / (1 + math.exp(-float(affine(f.shared_gate, w, x)[0])))
         out = out + share * feed(f.shared, w, x)

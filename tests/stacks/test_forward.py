@@ -10,7 +10,9 @@ from lngeom.transformers import (
     Attention,
     Block,
     FeedForward,
+    Groups,
     Head,
+    Latent,
     Linear,
     Mixture,
     Norm,
@@ -52,6 +54,24 @@ class Made:
             **options,
         )
 
+    def latent(self, width, kind="rms"):
+        return Latent(self.linear(width, D), self.norm(kind, width), width)
+
+    def latent_attention(self, ask=True, give=True, shared=2, n_k=2, v=3, kind="rms", bias=True, **options):
+        """Queries from a latent of 3, keys and values from one of 5, and the last coordinates of all keys shared."""
+        query, both = self.latent(3, kind) if ask else None, self.latent(5, kind) if give else None
+        return Attention(
+            self.linear(N * K, 3 if ask else D, bias=bias),
+            self.linear(n_k * (K - shared), 5 if give else D, bias=bias),
+            self.linear(n_k * v, 5 if give else D, bias=bias),
+            *(self.linear(D, N * v), N, n_k, K, v),
+            query_latent=query,
+            kv_latent=both,
+            shared_key=self.linear(shared, D) if shared else None,
+            shared_width=shared,
+            **options,
+        )
+
     def network(self, activation="gelu", gated=False):
         return FeedForward(self.linear(F, D), self.linear(D, F), self.linear(F, D) if gated else None, activation)
 
@@ -75,6 +95,8 @@ ATTENTION = {
     "window": {"window": 2},
     "rotary halves": {"rotary": Rotary(TURN)},
     "rotary, adjacent, some": {"rotary": Rotary((0.7,), "adjacent", 1.3)},
+    "rotary, adjacent, last": {"rotary": Rotary((0.7,), "adjacent", start=2)},
+    "rotary halves, inside": {"rotary": Rotary((0.7,), start=1)},
     "cap": {"cap": 0.8, "scale": 0.9},
     "alibi": {"alibi": (0.5, 0.25, 0.2, 0.1)},
     "mqa": {"n_k": 1},
@@ -134,6 +156,39 @@ def test_mixtures(form):
     made = Made()
     experts = tuple(made.network("silu", gated=True) for _ in range(3))
     agrees(made.stack(made.block(network=Mixture(made.linear(3, D), experts, *form))), made.weights)
+
+
+LATENT = {
+    "queries": {"give": False, "shared": 0},
+    "keys and values": {"ask": False, "shared": 0},
+    "both": {"shared": 0},
+    "a shared part": {"ask": False, "give": False},
+    "all, rotary last": {"rotary": Rotary((0.7,), "adjacent", start=2)},
+    "all, rotary across": {"rotary": Rotary((0.7,), start=1), "cap": 2.0},
+    "LayerNorms": {"kind": "layer", "n_k": 1, "shared": 3},
+}
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_latent_attention(name):
+    made = Made()
+    block = made.block(attention=made.latent_attention(**LATENT[name]))
+    post = made.block("pre", parallel=True, shared=True, attention=made.latent_attention(**LATENT[name]))
+    agrees(made.stack(block, post), made.weights)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("best", [None, 1, 2])
+@pytest.mark.parametrize("biased", [False, True])
+def test_experts_that_are_chosen_in_groups_or_with_a_bias(scores, best, biased):
+    made = Made()
+    experts = tuple(made.network("silu", gated=True) for _ in range(6))
+    bias = made.array(6) if biased else None
+    groups = None if best is None else Groups(3, 2, best)
+    network = Mixture(
+        made.linear(6, D), experts, scores, 3, choice_bias=bias, groups=groups, factor=1.5, renormalize=best != 1
+    )
+    agrees(made.stack(made.block(network=network)), made.weights)
 
 
 def test_clamped_networks():
@@ -251,6 +306,22 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: replace(a, kv_heads=3), "must divide"),
         (lambda: replace(a, rotary=Rotary((1.0,) * 3)), "exceed"),
         (lambda: replace(a, query_norm=Norm("rms")), "both have a norm"),
+        (lambda: replace(a, rotary=Rotary((1.0,), start=3)), "from 3 on exceed"),
+        (lambda: replace(a, shared_width=2), "shared_key and shared_width go together"),
+        (lambda: replace(a, shared_key=made.linear(K, D), shared_width=K), "leave a head of width 4 a key of its own"),
+        (
+            lambda: replace(
+                a, shared_key=made.linear(2, D), shared_width=2, query_norm=Norm("rms"), key_norm=Norm("rms")
+            ),
+            "a norm of keys does not go with",
+        ),
+        (lambda: Latent(made.linear(2, D), Norm("rms"), 0), "width of a Latent must be positive"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),), choice_bias="b"), "for mixtures that choose experts"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),) * 3, top=1, groups=Groups(2, 1)), "equal groups"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),) * 4, top=3, groups=Groups(2, 1)), "hold the 3 experts"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),) * 4, top=1, groups=Groups(2, 3)), "equal groups"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),) * 4, top=1, groups=Groups(4, 1, 2)), "at least 2"),
+        (lambda: Mixture(made.linear(1, D), (made.network(),), factor=0.0), "factor of a Mixture must be positive"),
         (lambda: replace(a, alibi=(1.0,)), "one slope"),
         (lambda: replace(a, norm_over="row"), "norm_over"),
         (lambda: Norm("batch"), "kind of a Norm"),  # pyright: ignore[reportArgumentType]
@@ -273,6 +344,40 @@ def test_descriptions_that_contradict_themselves_are_refused():
     ):
         with pytest.raises(ValueError, match=words):
             make()
+
+
+def test_arrays_of_latents_and_of_the_choice_of_experts_have_the_sizes_of_the_description():
+    made = Made()
+    network = Mixture(made.linear(2, D), (made.network(), made.network()), top=1, choice_bias=made.array(2))
+    stack = made.stack(made.block(attention=made.latent_attention(), network=network))
+    a = stack.blocks[0].attention
+    for name, shape, words in (
+        (a.query.weight, (N * K, 4), r"attention.query .* = \[16, 3\]; got \[16, 4\]"),
+        (a.key.weight, (2 * K, 5), r"attention.key .* = \[4, 5\]; got \[8, 5\]"),
+        (a.shared_key.weight, (3, D), r"attention.shared_key .* = \[2, 6\]"),
+        (a.kv_latent.linear.weight, (4, D), r"attention.kv_latent.linear .* = \[5, 6\]"),
+        (a.kv_latent.norm.gain, (D,), r"attention.kv_latent.norm must have shape \(5,\); got \(6,\)"),
+        (network.choice_bias, (3,), r"feed_forward must have shape \(2,\); got \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            stack.check(made.weights | {name: np.ones(shape)})
+
+
+def test_latents_are_spaces_of_their_own():
+    made = Made()
+    stack = made.stack(made.block(attention=made.latent_attention()))
+    at, spaces = "blocks.0.attention", {space.name: space for space in stack.spaces}
+    reading = [site.path for site in spaces["blocks.0.attention_norm"].readers]
+    assert reading == [f"{at}.query_latent.linear", f"{at}.kv_latent.linear", f"{at}.shared_key"]
+    for latent, readers, width in (("query_latent", ["query"], 3), ("kv_latent", ["key", "value"], 5)):
+        before, after = spaces[f"{at}.{latent}"], spaces[f"{at}.{latent}.norm"]
+        assert [site.path for site in before.writers] == [f"{at}.{latent}.linear"]
+        assert (
+            [site.path for site in before.readers] == [site.path for site in after.writers] == [f"{at}.{latent}.norm"]
+        )
+        assert [site.path for site in after.readers] == [f"{at}.{name}" for name in readers]
+        assert (before.width, after.width, after.residual) == (width, width, False)
+    assert spaces["blocks.0.attention_norm"].width is None
 
 
 def test_spaces_list_writers_and_readers_in_order():

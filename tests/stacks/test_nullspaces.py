@@ -15,6 +15,7 @@ from lngeom.transformers import (
     Attention,
     Block,
     FeedForward,
+    Groups,
     Head,
     Linear,
     Mixture,
@@ -28,7 +29,10 @@ from lngeom.transformers import (
 from lngeom.transformers.arrays import StackArrays
 from lngeom.transformers.counts import count_symmetries
 from lngeom.transformers.families import FAMILIES
+from lngeom.transformers.rewrite import canonical
 from lngeom.transformers.symmetries import symmetries
+
+from tests.stacks.test_forward import Made
 
 VARIANTS = CHECKED | FURTHER
 MEASURED = (
@@ -349,6 +353,29 @@ def test_what_is_not_covered_is_refused_by_name(change, message):
     stack, shapes = build(variant)
     with pytest.raises(ValueError, match=message):
         lg.predicted_nullspace(stack, random_weights(variant, shapes, 0))
+
+
+@pytest.mark.parametrize(
+    ("latent", "mixture", "words"),
+    [
+        ({"shared": 0, "give": False}, {}, "latent attention"),
+        ({"shared": 0, "ask": False}, {}, "latent attention"),
+        ({"ask": False, "give": False}, {}, "a part of the keys that all heads share"),
+        (None, {"groups": Groups(2, 1)}, "chooses among groups of experts"),
+        (None, {"choice_bias": "b"}, "a bias for the choice of experts alone"),
+        (None, {"factor": 2.0}, "a factor of the weights of experts"),
+    ],
+)
+def test_latents_and_choices_of_experts_are_refused_by_name(latent, mixture, words):
+    made = Made()
+    made.weights["b"] = np.ones(2)
+    experts = Mixture(made.linear(2, 6), (made.network(), made.network()), top=1, **mixture)
+    attention = made.attention() if latent is None else made.latent_attention(**latent)
+    stack = made.stack(made.block(attention=attention, network=experts if mixture else None))
+    kept = {name: made.weights[name] for name in stack.arrays}
+    for refuses in (lg.predicted_nullspace, canonical):
+        with pytest.raises(ValueError, match=words):
+            refuses(stack, kept)
 
 
 def test_stacks_outside_the_theory_are_refused_by_name():

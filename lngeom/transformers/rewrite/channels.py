@@ -25,10 +25,10 @@ from lngeom.transformers.rewrite.step import (
     did_you_mean,
     gain,
     networks,
+    norm_width,
     not_homogeneous,
     shared_arrays,
     units,
-    width,
 )
 
 LEAST = 1e-5
@@ -63,7 +63,7 @@ def places(stack: Stack, draft: Draft) -> Iterator[Place]:
     for norm in stack.norms:
         space = stack.output_space(norm)
         if not space.residual and not any(isinstance(reader.part, Norm) for reader in space.readers):
-            yield Place(norm, width(stack, draft), tuple(space.readers))
+            yield Place(norm, norm_width(stack, draft, norm), tuple(space.readers))
     for path, a in attentions(stack):
         yield Place(Site(f"{path}.value", a.value), a.kv_heads * a.value_width, (Site(f"{path}.output", a.output),), a)
     for path, net in networks(stack):
@@ -139,7 +139,7 @@ class ScaleChannels(AbstractStep):
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Scales each place."""
         for place, s in self._found(stack, draft):
-            scale(place, s, draft, width(stack, draft))
+            scale(place, s, draft)
         return stack
 
 
@@ -163,14 +163,14 @@ def _unknown(name: Any, known: Mapping[str, tuple[Place, ...]]) -> str:
     return words
 
 
-def scale(place: Place, s: np.ndarray, draft: Draft, d: int) -> None:
+def scale(place: Place, s: np.ndarray, draft: Draft) -> None:
     """Divides the channels of a place by s [channels], and multiplies the columns of their readers."""
     part, label = place.site.part, "channels scaled"
     if isinstance(part, Norm):
         if part.gain is not None:
-            draft.set(part.gain, gain(draft, part, d) / s - part.offset, label)
+            draft.set(part.gain, gain(draft, part, place.count) / s - part.offset, label)
         if part.bias is not None:
-            draft.set(part.bias, bias(draft, part, d) / s, label)
+            draft.set(part.bias, bias(draft, part, place.count) / s, label)
     elif isinstance(place.inner, FeedForward):
         scale_units(place.inner, s, draft, label)
         return
@@ -241,7 +241,6 @@ class Smooth(AbstractStep):
         Raises:
             ValueError: naming what is no map, or no vector of finite numbers that are at least zero.
         """
-        d = width(stack, draft)
         spare = stack.head.untied  # what files call the head, tied or not
         known: dict[str, tuple[Linear, ...]] = dict.fromkeys((spare, spare.removesuffix(".weight")), ())
         for site in stack.linears:
@@ -264,8 +263,8 @@ class Smooth(AbstractStep):
             inside = place.site.path.startswith("blocks.") and place.inner is None
             if not inside or not seen or place.site.part.gain is None:
                 continue
-            if wrong := [(reader.weight, len(a)) for reader, a in seen.items() if a.shape != (d,)]:
-                raise ValueError(f"{wrong[0][0]!r} has {d} inputs; got {wrong[0][1]} numbers for them")
+            if wrong := [(reader.weight, len(a)) for reader, a in seen.items() if a.shape != (place.count,)]:
+                raise ValueError(f"{wrong[0][0]!r} has {place.count} inputs; got {wrong[0][1]} numbers for them")
             a = np.max(list(seen.values()), 0)
             weights = np.maximum(_largest_columns(readers, draft), LEAST)
             found[place.site.path] = np.maximum(a**self.alpha / weights ** (1 - self.alpha), LEAST)

@@ -365,8 +365,8 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     if turned := online(stack):
         config["lngeom_online"] = turned
     candidates = [config]
-    if len(epsilons := {site.part.eps for site in stack.norms}) == 1:
-        eps = epsilons.pop()
+    epsilons = {site.part.eps for site in stack.norms}
+    for eps in epsilons if len(epsilons) < 3 else ():  # two: norms of latents have their own
         candidates += [config | {option: eps} for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")]
     kind, mark = family_of(old)[1], ONLINE_MARK if turned else ""
     plain = {"model_type": f"{mark}{kind}"} | ({"architectures": []} if turned else {})

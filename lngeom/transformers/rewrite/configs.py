@@ -61,6 +61,7 @@ FROM_ZERO = (
         "num_hidden_layers",
         "n_layer",
         "max_window_layers",
+        "first_k_dense_replace",
         "sliding_window_pattern",
         "*eps",
         "*epsilon",
@@ -100,7 +101,13 @@ IGNORED = (
     *("return_dict_in_generate", "temperature", "top_k", "top_p", "typical_p", "max_new_tokens"),
     # Training only.
     *("*dropout*", "*pdrop", "initializer_range", "init_std", "layerdrop", "gradient_checkpointing", "neftune_*"),
-    *("router_aux_loss_coef", "router_jitter_noise", "pretraining_tp", "summary_*"),
+    *("router_aux_loss_coef", "router_jitter_noise", "pretraining_tp", "summary_*", "aux_loss_alpha", "seq_aux"),
+    *(
+        "qk_head_dim",
+        "ep_size",
+        "num_nextn_predict_layers",
+        "num_mtp_layers",
+    ),  # DeepSeek; layers beside the head are refused as arrays
     # How the same numbers are computed.
     *("slow_but_exact", "use_flash_attention_2", "experts_implementation", "reorder_and_upcast_attn", "_attn_*"),
     *("_flash_attn_*", "use_flash_attn", "attn_impl"),
@@ -335,12 +342,17 @@ def rotary(
     Raises:
         ValueError: naming a scheme that is not covered, or a value that is missing.
     """
-    given = options.get("rope_parameters")
-    found = dict(options.get("rope_scaling") or (absent if given is None else given) or {})
+    found = _scheme(options, absent)
     base = options.first("rope_theta", "rotary_emb_base")
     return _turning(
         options, found, width, base, options.first("rotary_pct", "partial_rotary_factor"), partial=partial, **form
     )
+
+
+def _scheme(options: Options, absent: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The object that describes rotary positions, where there is one for all layers."""
+    given = options.get("rope_parameters")
+    return dict(options.get("rope_scaling") or (absent if given is None else given) or {})
 
 
 def rotary_by_layer(options: Options, width: int, kind: str, *, base: float, scaled: bool) -> Rotary:
@@ -497,13 +509,23 @@ def _yarn(
     slowed = [min(1.0, max(0.0, (i - low) / (high - low))) for i in range(len(angles))]
     angles = [a / factor * s + a * (1 - s) for a, s in zip(angles, slowed, strict=True)]
 
-    def scale(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
-
     own, one, other = (found.pop(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
     for name, value in (("attention_factor", own), ("mscale", one), ("mscale_all_dim", other)):
         if value is not None:
             _number({name: value}, name)
     if own is None:
-        own = scale(one) / scale(other) if one and other else scale(1.0)
+        both = one and other
+        own = _yarn_scale(factor, one) / _yarn_scale(factor, other) if both else _yarn_scale(factor, 1.0)
     return angles, float(own)
+
+
+def _yarn_scale(factor: float, weight: float) -> float:
+    """What YaRN multiplies queries and keys by, where the context is `factor` times as long."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
+
+
+def yarn_score_scale(options: Options) -> float:
+    """The factor of all scores that `mscale_all_dim` asks for (DeepSeek), beside that of cosine and sine."""
+    found = _scheme(options, None)
+    weight, kind = found.get("mscale_all_dim"), found.get("rope_type", found.get("type", "default"))
+    return _yarn_scale(found["factor"], weight) ** 2 if weight and kind == "yarn" else 1.0

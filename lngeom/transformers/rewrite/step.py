@@ -100,6 +100,11 @@ def width(stack: Stack, draft: Draft) -> int:
     return draft.shape(stack.tables[0].weight)[-1]
 
 
+def norm_width(stack: Stack, draft: Draft, norm: Site) -> int:
+    """How many coordinates a norm has: those of the stream, or of its latent."""
+    return stack.output_space(norm).width or width(stack, draft)
+
+
 def chosen(site: Site, only: tuple[str, ...]) -> bool:
     """Whether a path matches one of the patterns, or there are none."""
     return not only or any(fnmatchcase(site.path, pattern) for pattern in only)

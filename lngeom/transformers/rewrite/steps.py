@@ -53,6 +53,7 @@ from lngeom.transformers.rewrite.step import (
     gain,
     networks,
     no_such_path,
+    norm_width,
     not_homogeneous,
     shared_arrays,
     shared_with,
@@ -145,7 +146,7 @@ class FoldNorms(AbstractStep):
                 )
                 continue
             found += shared_arrays(stack, norm, space.readers)
-            d = width(stack, draft)
+            d = norm_width(stack, draft, norm)
             if norm.part.kind != "layer" and np.any(bias(draft, norm.part, d)):
                 bare = [r for r in space.readers if r.part.bias is None]
                 if bare and not np.all(gain(draft, norm.part, d)):
@@ -165,7 +166,7 @@ class FoldNorms(AbstractStep):
                 draft.edit(projection, "gain folded", lambda W, rows, g=g: W * g[rows][:, None], by_rows=True)
                 draft.set(site.part.gain, np.full(draft.shape(site.part.gain), 1.0 - site.part.offset), "gain folded")
         for norm in self.targets(stack):
-            _fold(norm, list(_linear_readers(stack, stack.output_space(norm))), draft, width(stack, draft))
+            _fold(norm, list(_linear_readers(stack, stack.output_space(norm))), draft, norm_width(stack, draft, norm))
         return stack
 
 
@@ -285,11 +286,11 @@ class CentreReaders(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Gains or biases that are left, and norms that do not centre."""
-        d = width(stack, draft)
         remedy = "Fold it first (fold); a bias that is left then carries the offset of readers without one."
         found = [
             Obstacle(str(n), "its gain is not constant or its bias not zero", remedy)
             for n in self.targets(stack)
+            for d in (norm_width(stack, draft, n),)
             if not _constant(gain(draft, n.part, d)) or np.any(bias(draft, n.part, d))
         ]
         for n in self.targets(stack):
@@ -683,7 +684,7 @@ class RotateValues(AbstractStep):
 
 @dataclass(frozen=True)
 class DropKeyBias(AbstractStep):
-    """Sets the key bias to zero.
+    """Sets the key bias to zero; that of a part which all heads share stays.
 
     Attributes:
         unrotated_only: only on coordinates without rotary positions.
@@ -696,8 +697,8 @@ class DropKeyBias(AbstractStep):
     def _coordinates(self, a: Attention) -> np.ndarray:
         keep = np.ones(a.query_width, bool)
         if self.unrotated_only and a.rotary is not None:
-            keep[: a.rotary.coordinates] = False
-        return keep
+            keep[a.rotary.turned] = False
+        return keep[: a.key_width]
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Rotary positions, norms of keys, caps, sinks."""
@@ -707,7 +708,7 @@ class DropKeyBias(AbstractStep):
                 continue
             reasons = [
                 (
-                    a.rotary is not None and self._coordinates(a)[: a.rotary.coordinates].any(),
+                    a.rotary is not None and self._coordinates(a)[a.rotary.turned].any(),
                     "rotary positions turn it",
                 ),
                 (not self._coordinates(a).any(), "rotary positions turn all of it"),

@@ -77,10 +77,10 @@ def _another(first: Model, x: Any, second: Model, y: Any, between: Map) -> bool:
     """Whether a norm has another gain; under a rotation gains do not compare."""
     if between.turn is not None or x.kind != y.kind:
         return False
-    a, b = (
-        np.ones(m.width) if n.gain is None else n.offset + np.asarray(m.arrays[n.gain])
-        for m, n in ((first, x), (second, y))
-    )
+    a, b = (None if n.gain is None else n.offset + np.asarray(m.arrays[n.gain]) for m, n in ((first, x), (second, y)))
+    a, b = (np.ones_like(other) if one is None and other is not None else one for one, other in ((a, b), (b, a)))
+    if a is None or b is None or a.shape != b.shape:
+        return False
     spacing = max(m.spacing(n.gain) for m, n in ((first, x), (second, y))) if x.gain and y.gain else 1e-9
     return far(a, b) > max(4 * spacing, 1e-9)
 

@@ -47,9 +47,13 @@ def settled(part: Plain) -> Plain:
         maps["attention.output"] = replace(output, bias=output.bias + output.weight @ offset)
     if keys_are_relative(a) and a.key_norm is None:
         key = maps["attention.key"]
-        free = np.ones((a.kv_heads, a.query_width), bool)
-        free[:, [c for pairs in pairs_by_frequency(a)[0] for pair in pairs for c in pair]] = False
-        maps["attention.key"] = replace(key, bias=key.bias - np.where(free.reshape(-1), key.offset, 0))
+        free = np.ones(a.query_width, bool)
+        free[[c for pairs in pairs_by_frequency(a)[0] for pair in pairs for c in pair]] = False
+        own = np.tile(free[: a.key_width], a.kv_heads)
+        maps["attention.key"] = replace(key, bias=key.bias - np.where(own, key.offset, 0))
+        if (shared := maps.get("attention.shared_key")) is not None:
+            moved = np.where(free[a.key_width :], shared.offset, 0)
+            maps["attention.shared_key"] = replace(shared, bias=shared.bias - moved)
     return replace(part, maps=maps)
 
 
@@ -57,7 +61,7 @@ def aligned(first: Plain, second: Plain) -> Plain:
     """The first part in the inner coordinates of the second."""
     maps = dict(first.maps)
     vectors = dict(first.vectors)
-    if "attention.query" in maps and _sizes(first.block.attention) == _sizes(second.block.attention):
+    if "attention.query" in maps and _sizes(first) == _sizes(second):
         a = first.block.attention
         _order_heads(a, maps, vectors, second.maps)
         _turn_queries(a, maps, second.maps)
@@ -73,8 +77,10 @@ def aligned(first: Plain, second: Plain) -> Plain:
     return replace(first, maps=maps, vectors=vectors)
 
 
-def _sizes(a: Attention) -> tuple[int, ...]:
-    return a.heads, a.kv_heads, a.query_width, a.value_width
+def _sizes(part: Plain) -> tuple[Any, ...]:
+    a = part.block.attention
+    shapes = (part.maps[f"attention.{name}"].weight.shape for name in ("query", "key", "value"))
+    return a.heads, a.kv_heads, a.query_width, a.value_width, a.shared_width, *shapes
 
 
 def _by_head(part: Affine, heads: int) -> Float[np.ndarray, "h k d+1"]:
@@ -136,20 +142,23 @@ def _nearest(x: Float[np.ndarray, "n m"], y: Float[np.ndarray, "n m"]) -> Int[np
 
 
 def _turn_queries(a: Attention, maps: Maps, other: Maps) -> None:
-    """The first keys X K nearest to the second's, and with them X⁻ᵀ of the queries."""
+    """The first keys X K nearest to the second's, and with them X⁻ᵀ of the queries; a part of all keys stays."""
     if a.query_norm is not None:
         return
     K, L = (_by_head(m["attention.key"], a.kv_heads) for m in (maps, other))
     Q, R = (_by_head(m["attention.query"], a.kv_heads) for m in (maps, other))  # all heads of a group together
-    Q, R = (v.reshape(a.kv_heads, a.group, a.query_width, -1) for v in (Q, R))
-    Q, R = (v.transpose(0, 2, 1, 3).reshape(a.kv_heads, a.query_width, -1) for v in (Q, R))
+    own = a.key_width
+    Q, R = (v.reshape(a.kv_heads, a.group, a.query_width, -1)[:, :, :own] for v in (Q, R))
+    Q, R = (v.transpose(0, 2, 1, 3).reshape(a.kv_heads, own, -1) for v in (Q, R))
     classes, still = pairs_by_frequency(a)
+    classes = [pairs for pairs in classes if max(max(pair) for pair in pairs) < own]
+    still = [i for i in still if i < own]
     alone = all(len(pairs) == 1 for pairs in classes)
 
     def fit(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         if a.rotary is None:
             return _map(x, y)
-        found = np.eye(a.query_width)
+        found = np.eye(own)
         if alone:
             for ((i, j),) in classes:
                 z, w = x[i] + 1j * x[j], y[i] + 1j * y[j]
@@ -162,7 +171,8 @@ def _turn_queries(a: Attention, maps: Maps, other: Maps) -> None:
     if (fields := _fields(fit, K, L, Q, R)) is None:
         return
     maps["attention.key"] = _on_heads(maps["attention.key"], fields)
-    inverse = np.repeat(np.linalg.inv(fields).transpose(0, 2, 1), a.group, 0)
+    inverse = np.tile(np.eye(a.query_width), (a.heads, 1, 1))
+    inverse[:, :own, :own] = np.repeat(np.linalg.inv(fields).transpose(0, 2, 1), a.group, 0)
     maps["attention.query"] = _on_heads(maps["attention.query"], inverse)
 
 

@@ -11,8 +11,8 @@ from lngeom.transformers.description import Block, walk
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.mistakes import fits, looks, mistakes, offset_mistakes, vector_mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, rows_and_columns
-from lngeom.transformers.rewrite.comparison.options import all_of, options_of
-from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, reading_norm
+from lngeom.transformers.rewrite.comparison.options import all_of, only_in_one, options_of
+from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, read_norm, reads_latent
 from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
 from lngeom.transformers.rewrite.comparison.streams import Map
 from lngeom.transformers.rewrite.comparison.sweep import (
@@ -110,10 +110,23 @@ def causes_of(judge: Judge) -> list[Cause]:
             return [Cause(sentence, (), found.difference, True)]
     if (exchanged := _exchanged(first, raw[1], left, i)) is not None:
         return [exchanged]
-    options = list(options_of(first.block, second.block, f"blocks.{i}", judge.between[0].scale))
-    for sentence, changed in options:
-        if not (found := left(replace(second, block=changed))).differs:
+    options: list[tuple[str, Block]] = []
+    sizes: list[Cause] = []
+    for sentence, changed in options_of(first.block, second.block, f"blocks.{i}", judge.between[0].scale):
+        try:
+            found = left(replace(second, block=changed))
+        except (TypeError, ValueError):  # the arrays have other sizes
+            sizes.append(Cause(sentence, (), left(second).difference, False))
+            continue
+        if not found.differs:
             return [Cause(sentence, (), found.difference, True)]
+        options.append((sentence, changed))
+    apart = [
+        Cause(sentence, (), left(second).difference, False)
+        for sentence in only_in_one(first.block, second.block, f"blocks.{i}")
+    ]
+    if sizes:
+        return [*apart, *sizes]
     joined = replace(second, block=all_of([changed for _, changed in options], second.block))
     found = left(joined)
     if len(options) > 1 and not found.differs:
@@ -122,7 +135,8 @@ def causes_of(judge: Judge) -> list[Cause]:
         return stored
     helps = bool(options) and found.difference < left(second).difference / 2
     causes = [Cause(sentence, (), found.difference, False) for sentence, _ in options] if helps else []
-    return [*causes, *_arrays(first, joined if helps else second, left, judge.between[0].turn, i, before, after)]
+    arrays = _arrays(first, joined if helps else second, left, judge.between[0].turn, i, before, after)
+    return [*([] if arrays[0].explains else apart), *causes, *arrays]
 
 
 def _stored(judge: Judge, first: Plain, second: Plain) -> list[Cause] | None:
@@ -263,7 +277,8 @@ def _merged(
     """One sentence for what was done to several arrays."""
     arrays = tuple(dict.fromkeys(array for word in words for array in word.arrays))
     texts = {word.text for word in words}
-    readers = [n for n, part in here.maps.items() if part.gain is not None]
+    over = read_norm(here.block, names[0])[0]
+    readers = [n for n, part in here.maps.items() if part.gain is not None and read_norm(here.block, n)[0] == over]
     if len(texts) == 1 and len(words) > 1:
         word, short = words[0], [n.rpartition(".")[2] for n in names]
         every = set(readers) <= set(names)
@@ -279,7 +294,7 @@ def _merged(
 
 def _gain_read(model: Model, i: int, name: str) -> tuple[str, ...]:
     """The array of the gain that a map reads, if there is one."""
-    over = reading_norm(model.stack.blocks[i], "attention" if name.startswith("attention") else "feed_forward")
+    over = read_norm(model.stack.blocks[i], name)[1]
     return () if over is None or over.gain is None else (over.gain,)
 
 
@@ -296,12 +311,10 @@ def _relation(
     a, b = here.maps[name], second.maps[name]
     rounding = tolerance(a, before, after, b)
     if not _offset_gap(a, b) or far(a.matrix, b.matrix) > rounding:
-        block = before.stack.blocks[i]
-        branch: Branch = "attention" if name.startswith("attention") else "feed_forward"
-        over = reading_norm(block, branch)
-        label = "attention_norm" if over is block.attention_norm else "feed_forward_norm"
-        attention = here.block.attention if branch == "attention" else None
-        for text, of_norm, candidate in mistakes(a, turn, label, over, name, attention):
+        label, over = read_norm(before.stack.blocks[i], name)
+        attention = here.block.attention if name.startswith("attention") else None
+        turns = None if reads_latent(before.stack.blocks[i], name) else turn
+        for text, of_norm, candidate in mistakes(a, turns, label, over, name, attention):
             scale = float(np.linalg.norm(candidate))
             if scale and fits(far(candidate, b.matrix), far(a.matrix, b.matrix), rounding):
                 return _Word(text, (b.arrays[0],), of_norm)

@@ -14,7 +14,7 @@ from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.mistakes import mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, apart
-from lngeom.transformers.rewrite.comparison.plain import Affine, pair, read_through
+from lngeom.transformers.rewrite.comparison.plain import Affine, pair, read_through, reads_latent
 from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
 from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, some_starts
 from lngeom.transformers.rewrite.comparison.sweep import Local, Weights, compared, heads, path_of, pieces, streams
@@ -135,9 +135,10 @@ def _by_readers(before: Model, after: Model, between: Map) -> Map | None:
     block = before.stack.blocks[0]
     branch = pieces(block)[0]
     maps = [part.maps for part in pair(before, after, 0, branch, (between, between))]
-    names = [n for n, part in maps[0].items() if part.gain is not None]
+    names = [n for n, part in maps[0].items() if part.gain is not None and n in maps[1]]
+    names = [n for n in names if not any(reads_latent(b, n) for b in (block, after.stack.blocks[0]))]
     shapes = [(maps[0][n].matrix.shape, maps[1][n].matrix.shape) for n in names]
-    if any(a != b for a, b in shapes):
+    if not names or any(a != b for a, b in shapes):
         return None
     first, second = (np.concatenate([m[n].matrix for n in names]) for m in maps)
     if far(first, second) < 1e-3:

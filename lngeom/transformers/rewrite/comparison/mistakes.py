@@ -60,21 +60,28 @@ def mistakes(
             yield text, False, hadamard(M, block)
     if M.shape[0] == M.shape[1]:
         yield "it is transposed", False, replace(a, weight=W.T).matrix
-    if name in {"attention.query", "attention.key"} and attention is not None and attention.rotary is not None:
-        heads = attention.heads if name.endswith("query") else attention.kv_heads
-        for text, order in _pair_orders(attention):
-            yield text, False, M.reshape(heads, -1, M.shape[1])[:, order].reshape(M.shape)
+    if attention is not None and attention.rotary is not None:
+        own = attention.key_width
+        heads, first, last = {
+            "attention.query": (attention.heads, 0, attention.query_width),
+            "attention.key": (attention.kv_heads, 0, own),
+            "attention.shared_key": (1, own, attention.query_width),
+        }.get(name, (0, 0, 0))
+        for text, order in _pair_orders(attention) if heads else ():
+            here = order[first:last] - first
+            if set(here) == set(range(last - first)):
+                yield text, False, M.reshape(heads, -1, M.shape[1])[:, here].reshape(M.shape)
 
 
 def _pair_orders(a: Attention) -> Iterator[tuple[str, np.ndarray]]:
     """Rows of a head after a change of the order of rotary pairs."""
     assert a.rotary is not None
-    turned = a.rotary.coordinates
-    half = np.arange(turned).reshape(2, -1).T.reshape(-1)  # 0 m 1 m+1 …
-    rest = np.arange(turned, a.query_width)
+    half = np.arange(a.rotary.coordinates).reshape(2, -1).T.reshape(-1)  # 0 m 1 m+1 …
     text = "its rows are in the other order of rotary pairs (halves for neighbours)"
-    yield text, np.concatenate([half, rest])
-    yield text, np.concatenate([np.argsort(half), rest])
+    for order in (half, np.argsort(half)):
+        every = np.arange(a.query_width)
+        every[a.rotary.turned] = a.rotary.start + order
+        yield text, every
 
 
 def fits(gap: float, before: float, rounding: float) -> bool:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from lngeom.transformers.description import Block, Linear
+from lngeom.transformers.description import Block, Linear, Norm, walk
 from lngeom.transformers.parts import Part
 
-NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "untied"}
+NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "choice_bias", "untied"}
 """Fields that say how arrays are named and stored."""
 
 
@@ -66,13 +66,13 @@ def options_of(
 
             yield from options_of(a, b, where, scale, inner, traded=traded)
             continue
-        if isinstance(a, Part) or isinstance(b, Part):
-            continue  # a part that the other has not, or another kind of part
+        if _has_arrays(a) or _has_arrays(b):
+            continue  # a part with arrays that the other has not, or another kind of part
         try:
-            changed = replace(second, **{f.name: expected})
+            changed = rebuild(replace(second, **{f.name: expected}))
         except (TypeError, ValueError):  # it does not go with the others
             continue
-        yield sentence, rebuild(changed)
+        yield sentence, changed
     if scale != 1 and isinstance(first, Block):  # norms that are equal, and must not be
         for name in ("attention_norm", "feed_forward_norm"):
             a, b = getattr(first, name), getattr(second, name)
@@ -85,6 +85,22 @@ def options_of(
                     f"{sentence}it must be {expected:.3g})",
                     rebuild(replace(second, **{name: replace(b, eps=expected)})),
                 )
+
+
+def only_in_one(first: Any, second: Any, path: str) -> Iterator[str]:
+    """What only one of two parts has, of maps, norms, latents and other arrays, but for the biases of maps."""
+    for f in fields(first):
+        a, b = getattr(first, f.name), getattr(second, f.name)
+        inner = not isinstance(a, Linear | Norm)
+        if (a is None) != (b is None) and (f.name in NAMES or _has_arrays(a) or _has_arrays(b)):
+            yield f"{path}.{f.name}: only the {'second' if a is None else 'first'} model has one"
+        elif inner and isinstance(a, Part) and type(a) is type(b):
+            yield from only_in_one(a, b, f"{path}.{f.name}")
+
+
+def _has_arrays(part: Any) -> bool:
+    """Whether a part has a map or a norm."""
+    return any(isinstance(inner, Linear | Norm) for _, inner in walk(part))
 
 
 def _alike(a: Any, b: Any) -> bool:

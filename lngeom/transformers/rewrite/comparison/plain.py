@@ -1,6 +1,6 @@
 """One part of a model in the basis of another model's stream, with gains and biases of its reading norm in its maps."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom.transformers.description import Block, FeedForward, Linear, Mixture, Norm
+from lngeom.transformers.description import Block, FeedForward, Latent, Linear, Mixture, Norm
 from lngeom.transformers.forward import attention, feed_forward, norm, times
 from lngeom.transformers.rewrite.comparison.models import Model
 from lngeom.transformers.rewrite.comparison.streams import Map, seen
@@ -146,12 +146,37 @@ def folds_writers(block: Block) -> bool:
     return block.placing == "pre"
 
 
-def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None, centred: tuple[bool, bool]) -> Plain:
+def read_norm(block: Block, name: str) -> tuple[str, Norm | None]:
+    """The norm that a map of a block reads, and its path in the block; "" where it reads the stream itself.
+
+    Args:
+        block: the block.
+        name: of the map, such as "attention.query".
+    """
+    branch, _, inner = name.partition(".")
+    if branch == "attention":
+        for latent, part, readers in block.attention.latents():
+            if inner in dict(readers):
+                return f"attention.{latent}.norm", part.norm
+    over = reading_norm(block, "attention" if branch == "attention" else "feed_forward")
+    if over is None:
+        return "", None
+    return "attention_norm" if over is block.attention_norm else "feed_forward_norm", over
+
+
+def reads_latent(block: Block, name: str) -> bool:
+    """Whether a map of a block reads a latent, and not the stream or a norm of it."""
+    return read_norm(block, name)[0].startswith("attention.")
+
+
+def plain(
+    model: Model, block: Block, branch: Branch, between: tuple[Map, Map] | None, centred: tuple[bool, bool]
+) -> Plain:
     """A part of a model.
 
     Args:
         model: the model.
-        i: number of the block.
+        block: the block.
         branch: the part.
         between: maps from the streams in whose basis the part is wanted to its own streams; None: its own basis.
         centred: whether the first model's reading norm centres, and whether this model's stream is seen without its
@@ -160,7 +185,7 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
     Returns:
         The part.
     """
-    block, arrays = model.stack.blocks[i], model.arrays
+    arrays = model.arrays
     scale = 1.0 if between is None else between[1].scale
     maps: Maps = {}
     vectors: dict[str, np.ndarray] = {}
@@ -188,6 +213,22 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
         maps[path] = read_through(model, part, over, None if between is None else between[0], centred[0])
         return Linear(f"{path}.weight", f"{path}.bias")
 
+    def latent(
+        path: str, part: Latent | None, over: Norm | None
+    ) -> tuple[Latent | None, Callable[[str, Linear], Linear]]:
+        """A latent whose norm has its gain in its readers, and what makes these."""
+        if part is None:
+            return None, lambda name, linear: reader(name, linear, over)
+        own = None if between is None else Map(1.0, None, (False, False))
+
+        def behind(name: str, linear: Linear) -> Linear:
+            maps[name] = read_through(model, linear, part.norm, own, part.norm.centres)
+            return Linear(f"{name}.weight", f"{name}.bias")
+
+        norm = bare(f"{path}.norm", part.norm, False)
+        assert norm is not None
+        return replace(part, linear=reader(f"{path}.linear", part.linear, over), norm=norm), behind
+
     def writer(path: str, part: Linear) -> Linear:
         W, b = _matrix_and_bias(model, part)
         pulls = folds_writers(block)
@@ -204,11 +245,16 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
     new: dict[str, Any] = {}
     if branch in {"attention", "both"}:
         a, over = block.attention, reading_norm(block, "attention")
+        query_latent, asked = latent("attention.query_latent", a.query_latent, over)
+        kv_latent, given = latent("attention.kv_latent", a.kv_latent, over)
         new["attention"] = replace(
             a,
-            query=reader("attention.query", a.query, over),
-            key=reader("attention.key", a.key, over),
-            value=reader("attention.value", a.value, over),
+            query=asked("attention.query", a.query),
+            key=given("attention.key", a.key),
+            value=given("attention.value", a.value),
+            query_latent=query_latent,
+            kv_latent=kv_latent,
+            shared_key=None if a.shared_key is None else reader("attention.shared_key", a.shared_key, over),
             output=writer("attention.output", a.output),
             query_norm=bare("attention.query_norm", a.query_norm, True),
             key_norm=bare("attention.key_norm", a.key_norm, True),
@@ -227,6 +273,7 @@ def plain(model: Model, i: int, branch: Branch, between: tuple[Map, Map] | None,
                 experts=tuple(network(f"feed_forward.experts.{e}", x, over) for e, x in enumerate(f.experts)),
                 shared=None if f.shared is None else network("feed_forward.shared", f.shared, over),
                 shared_gate=gate,
+                choice_bias=vector("feed_forward.choice_bias", f.choice_bias),
             )
         else:
             new["feed_forward"] = network("feed_forward", f, over)
@@ -270,9 +317,9 @@ def read_through(model: Model, part: Linear, over: Norm | None, between: Map | N
 
 def pair(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map, Map]) -> tuple[Plain, Plain]:
     """A part of two models in the basis of the first."""
-    over = reading_norm(before.stack.blocks[i], "attention" if branch == "both" else branch)
+    one, other = comparable(before.stack.blocks[i], after.stack.blocks[i])
+    over = reading_norm(one, "attention" if branch == "both" else branch)
     reads = over is not None and over.centres
-    first, centred = plain(before, i, branch, None, (reads, before.centres)), (reads, after.centres)
-    second = plain(after, i, branch, (entering(before.stack.blocks[i], branch, between[0]), between[1]), centred)
-    blocks = comparable(first.block, second.block)
-    return replace(first, block=blocks[0]), replace(second, block=blocks[1])
+    first, centred = plain(before, one, branch, None, (reads, before.centres)), (reads, after.centres)
+    second = plain(after, other, branch, (entering(one, branch, between[0]), between[1]), centred)
+    return first, second

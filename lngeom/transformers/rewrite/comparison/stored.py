@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngeom.transformers.description import Attention, Linear, Norm
+from lngeom.transformers.description import Attention, Linear, Mixture, Norm
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.models import Model
 
@@ -48,6 +48,8 @@ def roles_of(path: str, a: Any, b: Any) -> Iterator[Role]:
     elif isinstance(a, Attention) and isinstance(b, Attention):
         for name in ("temperature", "sink", "relative"):
             yield from _vector(f"{path}.{name}", getattr(a, name), getattr(b, name))
+    elif isinstance(a, Mixture) and isinstance(b, Mixture):
+        yield from _vector(f"{path}.choice_bias", a.choice_bias, b.choice_bias)
 
 
 def _vector(path: str, first: str | None, second: str | None, offsets: tuple[int, int] = (0, 0)) -> Iterator[Role]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lngeom.transformers.description import Linear, Mixture, Site, Stack, exchange
 from lngeom.transformers.rewrite.configs import Options
-from lngeom.transformers.rewrite.layouts import encoders, gpt, llama, mixtures
+from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
@@ -33,6 +33,7 @@ _AFTER_LLAMA = (
     *(llama.vaultgemma, llama.ministral, llama.exaone4, llama.hunyuan_v1_dense, llama.granite, llama.cohere),
     *(llama.cohere2, llama.starcoder2, llama.phi, llama.persimmon),
 )
+_LATENT = (latent.deepseek_v2, latent.deepseek_v3)
 _MIXTURES = (mixtures.mixtral, mixtures.olmoe, mixtures.qwen3_moe, mixtures.qwen2_moe, mixtures.gpt_oss)
 _AFTER_GPT = (
     gpt.gpt2,
@@ -50,7 +51,7 @@ _AFTER_GPT = (
 _ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert, encoders.modernbert)
 
 FAMILIES: dict[str, Callable[[Options], Stack]] = {
-    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_AFTER_GPT, *_ENCODERS)},
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS)},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
 }
 """Families by `model_type`."""
@@ -201,7 +202,9 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
         branch = block.feed_forward
         mixed = isinstance(branch, Mixture)
         if mixed and branch.shared is not None:
-            size = options.get("shared_expert_intermediate_size")
+            size = options.first("shared_expert_intermediate_size")
+            if size is None:
+                size = options.get("moe_intermediate_size") * options.get("n_shared_experts")
             wanted.append((branch.shared.up.weight, 0, size, "the width of the shared expert"))
         size = options.first(*(("moe_intermediate_size",) if mixed else ()), *inner)
         for network in branch.experts if mixed else (branch,):

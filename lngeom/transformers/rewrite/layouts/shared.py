@@ -31,10 +31,10 @@ def sizes(options: Options) -> tuple[int, int, int]:
     d, n, layers = (options.first(*names) for names in (WIDTH, HEADS, BLOCKS))
     if isinstance(options.names, Sized) and layers > len(options.names):
         raise ValueError(f"config.json says {layers} layers, and the folder holds {len(options.names)} arrays")
-    experts = options.first("num_local_experts", "num_experts") or 0
+    experts = options.first("num_local_experts", "num_experts", "n_routed_experts") or 0
     if max(d, options.first("head_dim") or 0, experts) > LARGEST:
         raise ValueError(f"config.json says a width, or a number of experts, above {LARGEST}")
-    if options.first("head_dim") is None and d % n:
+    if options.first("v_head_dim", "head_dim") is None and d % n:
         raise ValueError(f"{options.which(*HEADS)} = {n} must divide {options.which(*WIDTH)} = {d}")
     return d, n, layers
 
@@ -165,6 +165,8 @@ def mixture(
     names: tuple[str, str, str] = ("up_proj", "down_proj", "gate_proj"),
     shared: str | None = None,
     shared_gate: str | None = None,
+    shared_bias: bool = False,
+    choice_bias: str | None = None,
     **form: Any,
 ) -> Network:
     """A mixture of `count` gated experts with their router `gate`.
@@ -176,6 +178,8 @@ def mixture(
         names: of the linear factor, the output map and the gate of an expert.
         shared: name of the expert that is always used, or None.
         shared_gate: name of the map to its weight, or None.
+        shared_bias: whether the maps of the shared expert have biases.
+        choice_bias: name of the vector for the choice of experts, or None.
         **form: further fields of `Mixture`.
 
     Returns:
@@ -184,16 +188,17 @@ def mixture(
     activation, top = options.activation(), options.get("num_experts_per_tok")
 
     def network(prefix: str, _: int = 0) -> Mixture:
-        def expert(name: str) -> FeedForward:
-            up, down, gate = (linear(f"{prefix}{at}{name}.{part}") for part in names)
+        def expert(name: str, bias: bool = False) -> FeedForward:
+            up, down, gate = (linear(f"{prefix}{at}{name}.{part}", bias) for part in names)
             return FeedForward(up, down, gate, activation)
 
         return Mixture(
             linear(f"{prefix}{at}gate"),
             tuple(expert(f"experts.{e}") for e in range(count)),
             top=top,
-            shared=None if shared is None else expert(shared),
+            shared=None if shared is None else expert(shared, shared_bias),
             shared_gate=None if shared_gate is None else linear(f"{prefix}{at}{shared_gate}"),
+            choice_bias=None if choice_bias is None else f"{prefix}{at}{choice_bias}",
             **form,
         )
 
