@@ -1,11 +1,13 @@
 """Null directions of small models of five libraries have names, at initial and at moved weights."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from analysis.benchmarks import first_answer
+from analysis.benchmarks import bench_fisher, first_answer, first_answer_peers, fisher_peers
 from analysis.measurements import null_names
 from analysis.models.architectures import Foreign
 from analysis.models.small_models import MODELS, trained
@@ -59,3 +61,40 @@ def test_first_answers_are_timed_in_a_process_without_compiled_programs():
     assert found["unexplained"] == 0 < found["nullity"] < found["parameters"] == 1085
     assert list(found["stages"]) == list(first_answer.STAGES)
     assert all(found["stages"][stage][2] for stage in ("fisher", "first product", "rank"))  # programs are compiled
+
+
+@pytest.mark.thorough
+@pytest.mark.peers
+def test_first_answers_of_other_libraries_are_of_the_same_matrix():
+    found = {name: first_answer_peers.alone(name) for name in ("lngeom, a function in JAX", "nngeometry")}
+    assert all(list(one["stages"]) == list(first_answer_peers.STAGES) for one in found.values())
+    first_answer_peers.require_same(found)
+    found["nngeometry"]["trace"] *= 1.01
+    with pytest.raises(ValueError, match="nngeometry gives another matrix"):
+        first_answer_peers.require_same(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torch, by what they do
+def test_diagonals_and_kronecker_factors_of_peers_are_ours():
+    """Entry by entry: the benchmark compares sums."""
+    model = fisher_peers.convolutional(12, jnp.float32)
+    F = bench_fisher.fisher(model)
+    ones = jnp.ones(F.in_size(), jnp.float32)
+    ours = {"diagonal": F.diagonal(), "kfac": F.approximate("kfac") @ ones}
+    peers = {"diagonal": fisher_peers.diagonals(model), "kfac": fisher_peers.kronecker(model)}
+    assert set(peers["diagonal"]) >= {"nngeometry", "BackPACK"}
+    names = list(F.leaves)
+    order = [name for k in range(3) for name in (f"{k}.w", f"{k}.b")]  # of torch
+    sizes = {name: leaf.size for name, leaf in zip(names, jax.tree.leaves(model.params), strict=True)}
+    for kind, contenders in peers.items():
+        found = np.asarray(ours[kind])
+        edges = np.cumsum([sizes[n] for n in names])[:-1]
+        parts = dict(zip(names, np.split(found, edges), strict=True))
+        in_order = np.concatenate([parts[name] for name in order])
+        for name, run in contenders.items():
+            expected = found if name.startswith("a loop") else in_order
+            np.testing.assert_allclose(run(), expected, rtol=1e-3, atol=1e-5 * np.max(np.abs(expected)), err_msg=name)
+        with pytest.raises(AssertionError, match=r"gives .*, lngeom"):
+            bench_fisher.same_sums({"lngeom": functools.partial(np.multiply, 1.01, found)} | contenders)
