@@ -167,15 +167,16 @@ OPTIMIZERS: dict[str, tuple[str, float, float, Callable, dict[str, Any]]] = {
         lambda rate, decay: optax.chain(_decayed(decay), optax.sgd(rate, momentum=0.9)),
         {"momentum": 0.9},
     ),
-    "AdamW": ("adamw", 0.01, 0.5, lambda rate, decay: optax.adamw(rate, weight_decay=decay, mask=_mask), {}),
+    "AdamW": ("adamw", 0.01, 0.1, lambda rate, decay: optax.adamw(rate, weight_decay=decay, mask=_mask), {}),
     "Lion": (
         "lion",
         0.003,
-        1.5,
+        0.3,
         lambda rate, decay: optax.lion(rate, weight_decay=decay, mask=_mask),
         {"momentum": 0.9, "b2": 0.99},
     ),
 }
+"""Kind, rate, decay, what makes it, and its settings, by name; ηλ is so small that the predictions at rest apply."""
 
 
 def tracked(name: str, with_decay: bool, groups=("w1", "w2")):
