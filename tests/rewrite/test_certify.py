@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from analysis.measurements.certified import asked
@@ -232,17 +233,21 @@ def heads_reordered(stack, arrays, draw):
         put(arrays, a.output, W.reshape(len(W), a.heads, -1)[:, order].reshape(W.shape))
 
 
+def reorder(arrays, mixture, order):
+    """Experts with their rows of the router and their biases for the choice."""
+    arrays[mixture.router.weight] = arrays[mixture.router.weight][order]
+    arrays[mixture.choice_bias] = arrays[mixture.choice_bias][order]
+    old = dict(arrays)
+    for e, k in enumerate(order):
+        for name in ("up", "gate", "down"):
+            arrays[getattr(mixture.experts[e], name).weight] = old[getattr(mixture.experts[k], name).weight]
+
+
 def experts_reordered(stack, arrays, draw):
     """Groups, and experts inside of each."""
     for mixture in (block.feed_forward for block in stack.blocks if isinstance(block.feed_forward, Mixture)):
         size = len(mixture.experts) // mixture.groups.count
-        order = np.arange(len(mixture.experts)).reshape(-1, size)[::-1, ::-1].reshape(-1)
-        arrays[mixture.router.weight] = arrays[mixture.router.weight][order]
-        arrays[mixture.choice_bias] = arrays[mixture.choice_bias][order]
-        old = dict(arrays)
-        for e, k in enumerate(order):
-            for name in ("up", "gate", "down"):
-                arrays[getattr(mixture.experts[e], name).weight] = old[getattr(mixture.experts[k], name).weight]
+        reorder(arrays, mixture, np.arange(len(mixture.experts)).reshape(-1, size)[::-1, ::-1].reshape(-1))
 
 
 CHANGES = {
@@ -267,6 +272,58 @@ def test_what_latent_attention_does_not_see_is_the_same_and_a_mistake_beneath_it
         said = asked(stack, weights, mistake)
         assert said["placed"], said
         assert said["named"], said
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, ml_dtypes.bfloat16])
+def test_experts_in_another_group_are_others_whatever_the_probes_choose(dtype):
+    stack, weights = model("deepseek_v3")
+    mixture = stack.blocks[1].feed_forward
+    order = np.arange(len(mixture.experts))
+    order[[0, -1]] = order[[-1, 0]]
+    before = {name: value.astype(dtype) for name, value in weights.items()}
+    arrays = dict(before)
+    reorder(arrays, mixture, order)
+    found = certify((stack, before), (stack, arrays))
+    assert found.verdict in {"different", "undecided"}
+    assert [part.path for part in found.parts if part.differs] == ["blocks.1.feed_forward"]
+    assert "stands in another group" in found.causes[0].sentence
+    open_ = exchange(
+        stack, {"blocks.1.feed_forward": replace(mixture, groups=replace(mixture.groups, top=mixture.groups.count))}
+    )
+    assert certify((open_, before), (open_, arrays)).verdict in {"same", "rounding"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda b: b + 3, None),
+        (lambda b: b[::-1].copy(), "it is in another order than the experts"),
+        (lambda b: np.full_like(b, 0.5), "it is the same for all experts"),
+        (lambda b: b * np.where(np.arange(len(b)) == 1, 1.5, 1), "relative to the largest"),
+    ],
+    ids=["a number for all", "order", "lost", "one"],
+)
+def test_biases_for_the_choice_are_compared_up_to_a_number_for_all(change, words):
+    stack, weights = model("deepseek_v3")
+    name = stack.blocks[1].feed_forward.choice_bias
+    found = certify((stack, weights), (stack, weights | {name: change(weights[name])}))
+    assert (found.verdict == "same") == (words is None), found
+    if words is not None:
+        assert words in found.causes[0].sentence
+        assert found.causes[0].arrays == (name,)
+
+
+def test_a_large_bias_for_the_choice_does_not_hide_the_router():
+    """Scores of all experts would be 1, were it added to the router's outputs."""
+    stack, weights = model("deepseek_v3")
+    mixture = stack.blocks[1].feed_forward
+    before = {name: value.astype(ml_dtypes.bfloat16) for name, value in weights.items()}
+    before[mixture.choice_bias] = weights[mixture.choice_bias].astype(np.float32) + 15
+    for changed in (np.zeros_like, lambda W: W[::-1].copy()):
+        after = before | {mixture.router.weight: changed(before[mixture.router.weight])}
+        found = certify((stack, before), (stack, after))
+        assert found.verdict == "different"
+        assert [part.path for part in found.parts if part.differs] == ["blocks.1.feed_forward"]
 
 
 def test_gains_of_latents_that_are_left_out_are_folded():

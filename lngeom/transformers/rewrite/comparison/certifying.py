@@ -17,6 +17,7 @@ from lngeom.transformers.rewrite.certificate import TOLERANCE, difference, every
 from lngeom.transformers.rewrite.comparison.actions import Place, actions_of
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
 from lngeom.transformers.rewrite.comparison.causes import Cause, Judge, causes_of, tolerance
+from lngeom.transformers.rewrite.comparison.choices import other_choice
 from lngeom.transformers.rewrite.comparison.ends import head_causes, tables_at_fault, tables_of
 from lngeom.transformers.rewrite.comparison.models import EXACT, Model, Shaken, opened, rounding_dtypes, tokens_for
 from lngeom.transformers.rewrite.comparison.options import options_of
@@ -169,6 +170,10 @@ def _by_parts(
     again = functools.cache(lambda: _shaken(first, second, shaken[0].seed + len(shaken)))
     parts = sweep(first, second, before, tokens, shaken, again)
     for where, (local, after_part, x) in zip(_places(first), parts, strict=True):
+        fault = where and other_choice(first, second, *where, (before, after_part))
+        if fault:
+            causes = causes or [Cause(fault.sentence, fault.arrays, local.difference, not local.differs)]
+            local = replace(local, difference=max(local.difference, fault.difference), rounding=0.0)
         site = Place(where, local, before, after_part)
         if local.differs and not causes:
             told(f"looking for the cause in {local.path}")

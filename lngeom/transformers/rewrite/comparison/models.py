@@ -105,6 +105,11 @@ def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None)
         weights = _arrays_of(given)
         options = {k: v for k, v in config.to_dict().items() if k not in as_texts("ignore", ignore)}  # pyright: ignore[reportOptionalMemberAccess]
         stack = describe(options, weights)
+        if fused := [name for name in weights if name.endswith("experts.gate_up_proj") and name not in stack.arrays]:
+            raise ValueError(
+                f"{word} holds the experts of a block in one array ({fused[0]!r}), as the transformers package does in "
+                "memory: save it with save_pretrained, and give the folder"
+            )
         stack.check(weights)
     else:
         raise TypeError(

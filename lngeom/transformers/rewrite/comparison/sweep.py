@@ -79,28 +79,23 @@ def pieces(block: Block) -> tuple[Branch, ...]:
 def comparable(first: Block, second: Block) -> tuple[Block, Block]:
     """Two blocks whose mixtures, if they choose experts alike, use all of them.
 
-    A choice among nearly equal experts is not continuous, and experts that are not chosen are not seen. A bias for the
-    choice alone becomes the router's, so that it is seen.
+    A choice among nearly equal experts is not continuous, and experts that are not chosen are not seen. What only the
+    choice sees is compared by `choices.other_choice`.
     """
     a, b = first.feed_forward, second.feed_forward
-    if not (isinstance(a, Mixture) and isinstance(b, Mixture)) or _choice(a) != _choice(b):
-        return first, second
-    if any(m.choice_bias is not None and m.router.bias is not None for m in (a, b)):
+    if not (isinstance(a, Mixture) and isinstance(b, Mixture)) or choice(a) != choice(b):
         return first, second
     return replace(first, feed_forward=_all_used(a)), replace(second, feed_forward=_all_used(b))
 
 
-def _choice(mixture: Mixture) -> tuple[Any, ...]:
+def choice(mixture: Mixture) -> tuple[Any, ...]:
     """What experts are chosen by, beside arrays."""
     return mixture.top, len(mixture.experts), mixture.groups, mixture.choice_bias is None
 
 
 def _all_used(mixture: Mixture) -> Mixture:
     """The mixture with all of its experts in use."""
-    router = mixture.router
-    if mixture.choice_bias is not None:
-        router = replace(router, bias=mixture.choice_bias)
-    return replace(mixture, router=router, top=None, groups=None, choice_bias=None)
+    return replace(mixture, top=None, groups=None, choice_bias=None)
 
 
 def entering(block: Block, branch: Branch, between: Map) -> Map:
