@@ -7,7 +7,7 @@ choice sees is compared here, array by array.
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Float, Int
 
 from lngeom.transformers.description import Mixture
