@@ -75,9 +75,8 @@ class Elsewhere:
 
         return self.given.changed(drawn)
 
-    def _sizes(self, columns: Float[np.ndarray, "P m"], draw: int = 0) -> Float[np.ndarray, " m"]:
-        """|A v| for the factor A at the other inputs, relative to the largest singular value at those given."""
-        there = self._at(draw) if draw else self._first
+    def _sizes(self, there: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
+        """|A v| for the factor A at other inputs, relative to the largest singular value at those given."""
         return np.sqrt(np.maximum(forms(there, columns), 0)) / self.largest
 
     def seen_of(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[Float[np.ndarray, "P j"] | None]:
@@ -88,7 +87,7 @@ class Elsewhere:
         if not families:
             return []
         rng = probe_generator(1)
-        sizes = self._sizes(np.hstack([_signed(rng, columns) for columns in families]))
+        sizes = self._sizes(self._first, np.hstack([_signed(rng, columns) for columns in families]))
         found: list[np.ndarray | None] = []
         for columns, size in zip(families, sizes, strict=True):
             hidden = columns[:, :0] if size < 10 * close else self.seen(columns, close)
@@ -102,9 +101,10 @@ class Elsewhere:
         """
         rng, found, rest = probe_generator(2), [columns[:, :0]], columns
         for draw in range(DRAWS):
-            if draw and not self._sizes(_signed(rng, rest), draw) >= 10 * close:
+            there = self._at(draw) if draw else self._first
+            if draw and not self._sizes(there, _signed(rng, rest)) >= 10 * close:
                 break
-            products = gram(self._at(draw) if draw else self._first, rest)
+            products = gram(there, rest)
             if not np.all(np.isfinite(products)):
                 break
             values, vectors = np.linalg.eigh(products)
@@ -122,7 +122,7 @@ class Elsewhere:
 
 
 def _signed(rng: np.random.Generator, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P 1"]:
-    """The sum of the columns with random signs: a random direction, as long as their number grows."""
+    """The sum of the columns with random signs: a random direction, of length √m."""
     return columns @ rng.choice([-1.0, 1.0], (columns.shape[1], 1))
 
 

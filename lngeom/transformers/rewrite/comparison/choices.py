@@ -74,16 +74,16 @@ def other_choice(first: Model, second: Model, i: int, branch: Branch, between: t
     spacing = max(first.spacing(a.choice_bias), second.spacing(b.choice_bias))
     allowed = ROUNDED * spacing * max(np.max(np.abs(one)), np.max(np.abs(other)))
     one, other = one[order] - np.median(one), other - np.median(other)  # what all share changes no order
-    apart = one - other - np.median(one - other)
-    if not np.max(np.abs(apart)) > allowed:
+    apart = float(np.max(np.abs(one - other - np.median(one - other))))
+    if not apart > allowed:
         return None
-    words = f"it is {np.max(np.abs(apart)) / max(np.max(np.abs(one)), 1e-300):.2g} away, relative to the largest"
+    difference = apart / max(np.max(np.abs(one)), np.max(np.abs(other)))
+    words = f"it is {difference:.2g} away, relative to the largest"
     if np.ptp(other) <= allowed:
         words = "it is the same for all experts"
     elif np.max(np.abs(np.sort(one) - np.sort(other))) <= allowed:
         words = "it is in another order than the experts"
-    size = max(np.max(np.abs(one)), np.max(np.abs(other)))
-    return Fault(f"{where}.choice_bias: {words}", (b.choice_bias,), float(np.max(np.abs(apart)) / size))
+    return Fault(f"{where}.choice_bias: {words}", (b.choice_bias,), difference)
 
 
 def _matched(x: Float[np.ndarray, "n m"], y: Float[np.ndarray, "n m"]) -> Int[np.ndarray, " n"] | None:
