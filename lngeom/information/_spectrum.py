@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from lngeom._core.decompositions import eigenvectors, right_singular, singular_values, triangular_rows
 from lngeom._core.draws import draw_small, probe_key
 from lngeom._core.memory import format_bytes
-from lngeom._core.numerics import Rank, RankDecision, decide_rank
+from lngeom._core.numerics import DECISIVE_GAP, Rank, RankDecision, decide_rank
 from lngeom._core.sums import fold_chunks
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information import _krylov
@@ -154,13 +154,18 @@ def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
 
 
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:
-    """Singular value decomposition of the factor, with the decision of its rank that its singular values alone give.
+    """Singular value decomposition of the factor, with the same rank as `rank` finds.
 
-    Values that come with their vectors have larger rounding errors, from which another rank may follow.
+    Values that come with their vectors have larger rounding errors. Where no decisive gap shows the rank in spite of
+    them, the singular values are computed once more by themselves, as `rank` does.
     """
     rows = F.triangular_factor()
-    s, (_, vectors) = singular_values(rows), right_singular(rows)
-    return Decomposition(s, vectors, rank_of(F, s, rtol), F.plan.budget)
+    s, vectors = right_singular(rows)
+    decision = rank_of(F, s, rtol)
+    if not is_concrete(s) or not (decision.certain and decision.gap >= DECISIVE_GAP):
+        s = singular_values(rows)
+        decision = rank_of(F, s, rtol)
+    return Decomposition(s, vectors, decision, F.plan.budget)
 
 
 def rank_of(F: AbstractFisher, singular_values: Float[Array, " k"], rtol: float | None = None) -> RankDecision:
