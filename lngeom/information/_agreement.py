@@ -101,11 +101,18 @@ def require_agreement(F: AbstractFisher, what: str, found: Array, whole: Abstrac
         )
 
 
-def warn_of_structure() -> None:
-    """Warns that a structured route was given up."""
+def agreed(
+    F: AbstractFisher, what: str, found: Array, plain: Callable[[], Array], whole: AbstractFisher | None = None
+) -> Array:
+    """A result; that of the plain route, with a warning, where that of the structured route is not of the product."""
+    if agrees(F, what, found, whole):
+        return found
+    other = plain()
+    require_agreement(F, what, other, whole)
     warnings.warn(
-        "the matrix read off the structure of the program differs from the products F @ v: the plain route is used "
+        f"the {what} read off the structure of the program differs from the products F @ v: the plain route is used "
         "instead, which is slower; please report this model",
         RuntimeWarning,
         stacklevel=5,
     )
+    return other

@@ -11,17 +11,14 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from lngeom._core.trees import leaf_paths
-from lngeom.information._derivative import GLMFunction, metric
-from lngeom.information._layer_values import evaluate, joined
-from lngeom.information._matrix import factor_rows
+from lngeom.information._layer_values import evaluate
 from lngeom.information._planner import even_chunk, fitting
 from lngeom.information._problem import Problem
+from lngeom.information._rows import factor_rows, held, other_rows, readable_layers, terms
 from lngeom.information._sharding import Placement, sum_over_samples
-from lngeom.information.layers import Entry, Irregular, Layers, find_layers
+from lngeom.information.layers import Entry, Irregular, Layers
 
 Both = tuple[Float[Array, " P"], Float[Array, " P"]]
 
@@ -42,30 +39,12 @@ def diagonal(problem: Problem, at: Placement) -> Float[Array, " P"]:
     return diagonal_and_product(problem, at, jnp.zeros(problem.size, problem.decomposition_dtype))[0]
 
 
-def readable_layers(problem: Problem, at: Placement) -> Layers | None:
-    """The layers of the leaves that can be read; None where rows are needed for all."""
-    printed = isinstance(problem.model, GLMFunction) and problem.model.printed
-    if problem.coupled or printed or at.params is not None or problem.rows // at.shards < 2:
-        return None
-    try:
-        layers = find_layers(problem).readable(problem)
-    except Irregular:
-        return None
-    return layers if layers.in_order and layers.entries else None
-
-
 def _summed(problem: Problem, at: Placement, vector: Float[Array, " P"], layers: Layers | None) -> Both:
     if layers is None:
         return sum_over_samples(_by_rows, problem, at, vector)
-    chunk = fitting(_held(problem, layers), at.chunk * problem.rows_per_sample * problem.size)
+    chunk = fitting(held(problem, layers), at.chunk * problem.rows_per_sample * problem.size)
     even = at._replace(chunk=even_chunk(chunk, problem.rows // at.shards))
     return sum_over_samples(lambda part, v: _by_layers(part, v, layers), problem, even, vector)
-
-
-def _held(problem: Problem, layers: Layers) -> int:
-    """Numbers held for one sample: inputs, a row of all leaves, and for each row the signals and the other leaves."""
-    others = sum(int(np.prod(problem.layout.leaves[k][0])) for k in layers.unknown)
-    return layers.inputs + problem.size + problem.rows_per_sample * (layers.signals + others)
 
 
 def _by_rows(part: Problem, vector: Float[Array, " P"]) -> Both:
@@ -75,40 +54,18 @@ def _by_rows(part: Problem, vector: Float[Array, " P"]) -> Both:
 
 def _by_layers(part: Problem, vector: Float[Array, " P"], layers: Layers) -> Both:
     """Both sums over some samples, leaf by leaf."""
-    dtype, found = vector.dtype, evaluate(part, layers)
-    at = metric(part, found.outputs)
-    shape = jax.eval_shape(at.sqrt_product, found.outputs).shape
-
-    def signals(basis: Float[Array, "*R"]) -> list[Array]:
-        return found.signals(at.transposed_sqrt(jnp.broadcast_to(basis[None], shape)))
-
-    count = part.rows_per_sample
-    basis = jnp.eye(count, dtype=found.outputs.dtype).reshape(count, *shape[1:])
-    signals_of = jax.vmap(signals)(basis)  # of each entry, [R N P *G H]
-    edges = part.layout.edges
+    edges, found = part.layout.edges, terms(part, evaluate(part, layers), layers, vector.dtype)
     flat = [vector[a:b] for a, b in itertools.pairwise(edges)]
-    pieces = [(layers.entries[members[0]], members) for _, members in sorted(layers.by_piece().items())]
-    terms = []
-    for entry, members in pieces:
-        x = joined([found.sources[k] for k in members], part.rows)
-        m = jnp.concatenate([signals_of[k].astype(dtype) for k in members], 2)
-        terms.append((entry, None if x is None else x.astype(dtype), m))
-    images = [_image(entry, x, m, entry.place.to_matrix(flat[entry.leaf])) for entry, x, m in terms]  # each [R N]
-    rows = None
-    if layers.unknown:
-        names = leaf_paths(part.params)
-        rows = factor_rows(part.restrict({names[k] for k in layers.unknown})).astype(dtype)
-        images.append((rows @ jnp.concatenate([flat[k] for k in layers.unknown])).reshape(-1, count).T)
+    images = [_image(entry, x, m, entry.place.to_matrix(flat[entry.leaf])) for entry, x, m in found]  # each [R N]
+    others = [(k, rows.astype(vector.dtype)) for k, rows in other_rows(part, layers)]
+    images += [(rows @ flat[k]).reshape(part.rows, -1).T for k, rows in others]
     u = functools.reduce(jnp.add, images)
     leaves: list[list[tuple[Array, Array]]] = [[] for _ in flat]
-    for entry, x, m in terms:
+    for entry, x, m in found:
         both = _squares(entry, x, m), _adjoint(entry, x, _einsum("rn,rn...->n...", u, m))
         leaves[entry.leaf].append((entry.place.to_piece(both[0]), entry.place.to_piece(both[1])))
-    if rows is not None:
-        sums = jnp.sum(jnp.square(rows), 0), u.T.reshape(-1) @ rows
-        ends = np.cumsum([0, *(flat[k].size for k in layers.unknown)]).tolist()
-        for k, (a, b) in zip(layers.unknown, itertools.pairwise(ends), strict=True):
-            leaves[k].append((sums[0][a:b], sums[1][a:b]))
+    for k, rows in others:
+        leaves[k].append((jnp.sum(jnp.square(rows), 0), u.T.reshape(-1) @ rows))
     first, second = zip(*itertools.chain(*leaves), strict=True)
     return jnp.concatenate(first), jnp.concatenate(second)
 

@@ -21,52 +21,20 @@ from jaxtyping import Array, Float
 from lngeom._core.sums import over_samples
 from lngeom._core.trees import Layout
 from lngeom.information import _closed_form, reference
-from lngeom.information._derivative import Pullback, has_closed_form, metric
+from lngeom.information._derivative import has_closed_form
 from lngeom.information._layer_values import evaluate
-from lngeom.information._planner import ASSEMBLED, COUPLED_VECTORS, fitting
+from lngeom.information._planner import ASSEMBLED, fitting
 from lngeom.information._problem import Problem
+from lngeom.information._rows import convolved_layers, factor_rows, signals_of_rows
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 from lngeom.information.layers import Entry, Irregular, Layers, Rearrangement, find_layers
 
 
-@functools.partial(jax.jit, inline=True)
-def factor_rows(problem: Problem) -> Float[Array, "R P"]:
-    """Rows of the factor for the samples held here, one after the other; traced once for all programs with them."""
-    return _coupled_rows(problem) if problem.coupled else _separate_rows(problem)
-
-
-def _separate_rows(problem: Problem) -> Float[Array, "R P"]:
-    def one_sample(per_sample: tuple) -> Float[Array, "r P"]:
-        pullback = Pullback(problem.with_samples(jax.tree.map(lambda a: a[None], per_sample)))
-        basis = jnp.eye(problem.rows_per_sample, dtype=pullback.metric.outputs.dtype)
-        return jax.vmap(lambda y: problem.ravel(pullback.transposed_root(y)))(basis)
-
-    rows = problem.rows * problem.rows_per_sample
-    return jax.vmap(one_sample)(problem.per_sample).reshape(rows, problem.size)
-
-
-def _coupled_rows(problem: Problem) -> Float[Array, "R P"]:
-    pullback, total = Pullback(problem), problem.rows * problem.rows_per_sample
-    if total <= problem.size:
-
-        def row(k: Array) -> Float[Array, " P"]:
-            y = jnp.zeros(total, pullback.metric.outputs.dtype).at[k].set(1)
-            return problem.ravel(pullback.transposed_root(y))
-
-        return jax.lax.map(row, jnp.arange(total), batch_size=min(COUPLED_VECTORS, total))
-
-    def column(k: Array) -> Float[Array, " R"]:
-        return pullback.root(problem.unravel(jnp.zeros(problem.size, problem.dtype).at[k].set(1))).reshape(-1)
-
-    return jax.lax.map(column, jnp.arange(problem.size), batch_size=min(COUPLED_VECTORS, problem.size)).T
-
-
-@functools.partial(jax.jit, static_argnames="at")
-def factor(problem: Problem, at: Placement) -> Float[Array, "NR P"]:
+@functools.partial(jax.jit, static_argnames=("at", "structured"))
+def factor(problem: Problem, at: Placement, structured: bool = True) -> Float[Array, "NR P"]:
     """The whole factor; samples on several devices leave their rows there."""
-    if is_sharded(at, problem):
-        return on_each_shard(factor_rows, problem, at, divided=True)
-    return factor_rows(problem)
+    rows = functools.partial(factor_rows, layers=convolved_layers(problem, at) if structured else None)
+    return on_each_shard(rows, problem, at, divided=True) if is_sharded(at, problem) else rows(problem)
 
 
 def separable_layers(problem: Problem) -> Layers | None:
@@ -133,12 +101,7 @@ def _pair(a: tuple[Array | None, Array], b: tuple[Array | None, Array], same: bo
 def outer_products(problem: Problem, layers: Layers) -> OuterProducts:
     """The factor of the samples held here; `Irregular` if the program at this number of samples is another."""
     found = evaluate(problem, layers)
-    z, at = found.outputs, metric(problem, found.outputs)
-
-    def signals(basis: Float[Array, " C"]) -> list[Float[Array, "N 1 H"]]:
-        return found.signals(at.transposed_sqrt(jnp.broadcast_to(basis[None, :], z.shape)))
-
-    m = jax.vmap(signals, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))
+    z, m = found.outputs, signals_of_rows(problem, found, axis=2)
     pairs = list(zip(layers.entries, found.sources, m, strict=True))
     fits = all(s.shape[:2] == (len(z), 1) and s.shape[3] == e.place.matrix[1] for e, _, s in pairs)
     fits &= all(x is None or x.shape == (len(z), 1, e.place.matrix[e.kind != "kernel"]) for e, x, _ in pairs)
@@ -269,15 +232,17 @@ class Route(NamedTuple):
     Attributes:
         layers: where parameters enter, to sum by outer products; None to form the factor's rows.
         chunk: samples at a time.
+        convolved: the layers by which rows are formed, where there are convolutions.
     """
 
     layers: Layers | None
     chunk: int
+    convolved: Layers | None = None
 
     def term(self, part: Problem) -> tuple[Array, ...]:
         """The sum over some samples, in parts."""
         if self.layers is None:
-            return upper_gram(factor_rows(part))
+            return upper_gram(factor_rows(part, self.convolved))
         return outer_products(part, self.layers).gram_parts()
 
     def finish(self, problem: Problem, parts: tuple[Array, ...]) -> Float[Array, "P P"]:
@@ -291,15 +256,15 @@ OVERHEAD = 16
 """Multiplications that writing and reading a number costs."""
 
 
-def choose_route(problem: Problem, chunk: int) -> Route:
-    """The cheaper route, by its multiplications and the numbers it holds; the factor's rows fit `chunk` samples."""
+def choose_route(problem: Problem, at: Placement) -> Route:
+    """The cheaper route, by its multiplications and the numbers it holds; the factor's rows fit `at.chunk` samples."""
     layers = separable_layers(problem)
     if layers is not None:
         work, held = gram_work(layers, problem.rows_per_sample)
         rows = problem.rows_per_sample * problem.size
         if work + OVERHEAD * held < rows * (problem.size // 2 + OVERHEAD):
-            return Route(layers, fitting(rows + held, chunk * rows))
-    return Route(None, chunk)
+            return Route(layers, fitting(rows + held, at.chunk * rows))
+    return Route(None, at.chunk, convolved_layers(problem, at))
 
 
 @functools.partial(jax.jit, static_argnames=("at", "structured"))
@@ -309,19 +274,19 @@ def dense(problem: Problem, at: Placement, structured: bool = True) -> Float[Arr
         return _dense(problem, at, Route(None, at.chunk))
     if _is_closed(problem, at):
         return _in_closed_form(problem, at)
-    return _first_possible(lambda route: _dense(problem, at, route), problem, at.chunk)
+    return _first_possible(lambda route: _dense(problem, at, route), problem, at)
 
 
 def _dense(problem: Problem, at: Placement, route: Route) -> Float[Array, "P P"]:
     return route.finish(problem, sum_over_samples(route.term, problem, at._replace(chunk=route.chunk)))
 
 
-def _first_possible(build: Callable[[Route], Array], problem: Problem, chunk: int) -> Array:
+def _first_possible(build: Callable[[Route], Array], problem: Problem, at: Placement) -> Array:
     """By the chosen route; by the other if the function's program depends on how many samples it is given."""
     try:
-        return build(choose_route(problem, chunk))
+        return build(choose_route(problem, at))
     except Irregular:
-        return build(Route(None, chunk))
+        return build(Route(None, at.chunk))
 
 
 @functools.partial(jax.jit, static_argnames="route", donate_argnums=0)
@@ -330,7 +295,7 @@ def _accumulate(parts: tuple[Array, ...] | None, part: Problem, route: Route) ->
     return new if parts is None else jax.tree.map(jnp.add, parts, new)
 
 
-def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
+def dense_with_progress(problem: Problem, at: Placement) -> Float[Array, "P P"]:
     """The matrix, chunk by chunk on the host, with a progress bar on the terminal."""
     from rich.console import Console
     from rich.progress import track
@@ -345,4 +310,4 @@ def dense_with_progress(problem: Problem, chunk: int) -> Float[Array, "P P"]:
         assert parts is not None
         return route.finish(problem, parts)
 
-    return _first_possible(build, problem, chunk)
+    return _first_possible(build, problem, at)

@@ -19,7 +19,7 @@ from lngeom._core.text import counted
 from lngeom._core.trees import leaf_rows, leaf_slices
 from lngeom._core.types import GLMParameters, is_concrete
 from lngeom.information import _diagonal, _krylov, _matrix, _saved, _solve, _spectrum
-from lngeom.information._agreement import agrees, probe_vector, require_agreement, warn_of_structure
+from lngeom.information._agreement import agreed, probe_vector, require_agreement
 from lngeom.information._nullspace import MeasuredNullspace, measure
 from lngeom.information._products import (
     AbstractFisher,
@@ -75,7 +75,7 @@ class FisherOperator(AbstractFisher):
         if order not in {None, "paper"}:
             raise ValueError(f"order must be None or 'paper'; got {order!r}")
         if progress and self.problem.is_concrete and self._placement.mesh is None and not self.problem.coupled:
-            matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, self.plan.row_chunk))
+            matrix = self._in_agreement(_matrix.dense_with_progress(self.problem, row_chunks(self)))
         else:
             matrix = self._in_agreement(self.summed(_matrix.dense))
         if order is None:
@@ -131,9 +131,9 @@ class FisherOperator(AbstractFisher):
             MemoryError: if it would not fit.
         """
         self.plan.require(2 * self.plan.factor, "the factor", "use singular_values(), which streams it")
-        factor = self.summed(_matrix.factor)
-        require_agreement(self, "factor", factor)
-        return factor
+        return agreed(
+            self, "factor", self.summed(_matrix.factor), lambda: self.summed(_matrix.factor, structured=False)
+        )
 
     @light
     def singular_values(self) -> Float[Array, " k"]:
@@ -521,12 +521,8 @@ class FisherOperator(AbstractFisher):
 
     def _in_agreement(self, matrix: Float[Array, "P P"], whole: "FisherOperator | None" = None) -> Float[Array, "P P"]:
         """The matrix; by the plain route, with a warning, where that of the structured route is not of the product."""
-        if agrees(self, "matrix", matrix, whole):
-            return matrix
-        plain = _matrix.dense(self.problem, row_chunks(self), structured=False)
-        require_agreement(self, "matrix", plain, whole)
-        warn_of_structure()
-        return plain
+        plain = lambda: _matrix.dense(self.problem, row_chunks(self), structured=False)  # noqa: E731
+        return agreed(self, "matrix", matrix, plain, whole)
 
     def _require_matrix(self) -> None:
         what = f"the dense {self.in_size():,} × {self.in_size():,} matrix and its workspace"

@@ -21,11 +21,11 @@ from lngeom._core.numerics import DECISIVE_GAP, Rank, RankDecision, decide_rank
 from lngeom._core.sums import fold_chunks
 from lngeom._core.types import is_concrete, is_tracing
 from lngeom.information import _krylov
-from lngeom.information._agreement import require_agreement
+from lngeom.information._agreement import agreed
 from lngeom.information._derivative import ClosedFormDerivative, Pullback, has_closed_form
-from lngeom.information._matrix import factor_rows
 from lngeom.information._problem import Problem
 from lngeom.information._products import AbstractFisher, flat_map, tree_map
+from lngeom.information._rows import convolved_layers, factor_rows
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
 SMALL = 3000
@@ -35,21 +35,21 @@ RESTARTS = 100
 """Of Lanczos iterations, after which they are given up."""
 
 
-@functools.partial(jax.jit, static_argnames="at")
-def triangular(problem: Problem, at: Placement) -> Float[Array, "r P"]:
+@functools.partial(jax.jit, static_argnames=("at", "structured"))
+def triangular(problem: Problem, at: Placement, structured: bool = True) -> Float[Array, "r P"]:
     """A matrix with the factor's Gram matrix, of at most P rows: the factor itself, or R of its streamed QR."""
-    dtype = problem.decomposition_dtype
+    dtype, layers = problem.decomposition_dtype, convolved_layers(problem, at) if structured else None
 
     def local(problem: Problem) -> Float[Array, "r P"]:
         rows, size = problem.rows * problem.rows_per_sample, problem.size
         # at least P rows at a time: a decomposition of the P rows before them is added to each
         chunk = max(at.chunk, -(-size // problem.rows_per_sample))
         if problem.coupled or chunk >= problem.rows:
-            complete = factor_rows(problem).astype(dtype)
+            complete = factor_rows(problem, layers).astype(dtype)
             return triangular_rows(complete) if rows > size else complete
 
         def step(carry: Float[Array, "P P"], rows: tuple) -> Float[Array, "P P"]:
-            new = factor_rows(problem.with_samples(rows)).astype(dtype)
+            new = factor_rows(problem.with_samples(rows), layers).astype(dtype)
             return triangular_rows(jnp.concatenate([carry, new]))
 
         return fold_chunks(step, jnp.zeros((size, size), dtype), problem.per_sample, chunk)
@@ -148,9 +148,7 @@ def _complement(vectors: Float[Array, "k P"], rank: int) -> Float[Array, "P c"]:
 
 def triangular_factor(F: AbstractFisher) -> Float[Array, "r P"]:
     """The factor, reduced to at most P rows, once it is clear that it is that of the product."""
-    rows = F.summed(triangular)
-    require_agreement(F, "factor", rows)
-    return rows
+    return agreed(F, "factor", F.summed(triangular), lambda: F.summed(triangular, structured=False))
 
 
 def decompose(F: AbstractFisher, rtol: float | None = None) -> Decomposition:

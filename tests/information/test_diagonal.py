@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
-from lngeom.information import _diagonal
+from lngeom.information import _diagonal, _rows
 from lngeom.information._products import row_chunks
 
 from tests.cases import drawn
@@ -46,7 +46,7 @@ def deep(**options):
 
 
 def by_rows(F):
-    return np.sum(np.square(np.asarray(F.factor())), 0)
+    return np.sum(np.square(np.asarray(_rows.factor_rows(F.problem))), 0)
 
 
 @pytest.mark.thorough
@@ -58,7 +58,8 @@ def test_no_row_is_formed_where_every_leaf_is_read(make, monkeypatch):
     def refuse(problem):
         raise AssertionError("rows are formed")
 
-    monkeypatch.setattr(_diagonal, "factor_rows", refuse)
+    for module in (_diagonal, _rows):
+        monkeypatch.setattr(module, "factor_rows", refuse)
     jax.clear_caches()
     with jax.numpy_rank_promotion("allow"):
         found = F.diagonal()
@@ -68,14 +69,15 @@ def test_no_row_is_formed_where_every_leaf_is_read(make, monkeypatch):
 
 @pytest.mark.thorough
 def test_rows_are_formed_of_the_leaves_that_are_not_read_alone(monkeypatch):
-    F, formed, before = deep(), [], _diagonal.factor_rows
+    F, formed, before = deep(), [], _rows.factor_rows
+    expected = by_rows(F)
 
     def spied(problem):
         formed.append(problem.size)
         return before(problem)
 
-    monkeypatch.setattr(_diagonal, "factor_rows", spied)
-    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+    monkeypatch.setattr(_rows, "factor_rows", spied)
+    np.testing.assert_allclose(F.diagonal(), expected, rtol=1e-10)
     assert set(formed) == {2 * 4 * 4}
 
 
@@ -93,7 +95,7 @@ def test_one_sample_and_samples_that_interact_have_rows():
         lg.fisher(apply, params, X[:1], family=lg.families.Categorical()),
         lg.fisher(apply, params, X, family=lg.families.Categorical(), batch_coupled=True),
     ):
-        assert _diagonal.readable_layers(F.problem, row_chunks(F)) is None
+        assert _rows.readable_layers(F.problem, row_chunks(F)) is None
         np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
 
 
@@ -109,7 +111,7 @@ def test_outputs_in_another_order_than_the_samples_have_rows():
     apply = lambda p, x: (x[::-1] @ p["w"])[::-1] + x @ p["u"]  # noqa: E731
     params = {"w": drawn(1, 4, 3), "u": drawn(2, 4, 3)}
     F = lg.fisher(apply, params, drawn(3, 11, 4), family=lg.families.Categorical(), mask=jnp.arange(11.0), check=False)
-    assert _diagonal.readable_layers(F.problem, row_chunks(F)) is None
+    assert _rows.readable_layers(F.problem, row_chunks(F)) is None
     np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
 
 
