@@ -167,6 +167,12 @@ def dense_d(rounds: int) -> Times:
     return bench_dense(fisher(model), peers.dense(model, 128, 64), min(rounds, 2))
 
 
+def dense_cnn(rounds: int) -> Times:
+    """The matrix of a convolutional network, N = 256, P = 2,698, f32."""
+    model = peers.convolutional(256, jnp.float32)
+    return bench_dense(fisher(model), peers.dense(model, 128, 64, (16, 256)), min(rounds, 2))
+
+
 def _dense_glm(size: int, samples: int, rounds: int) -> Times:
     glm, model = peers.glm(size, size, samples)
     parts = peers.dense(model, 64, 100 if size < 64 else 16, (16, 64) if samples < 10_000 else (16,))
@@ -279,6 +285,7 @@ TASKS: dict[str, Callable[[int], dict]] = {
     "many-GLM": many_glm,
     "dense-S": dense_s,
     "dense-D": dense_d,
+    "dense-CNN": dense_cnn,
     "dense-GLM-32": dense_glm_32,
     "dense-GLM-32-long": dense_glm_32_long,
     "dense-GLM-64": dense_glm_64,
@@ -326,7 +333,7 @@ def times_numbers(results: Mapping[str, dict]) -> str:
 
 KINDS = {
     "the matrix of a normalized GLM": ("dense-GLM-32", "dense-GLM-32-long", "dense-GLM-64"),
-    "the matrix of a small network": ("dense-S", "dense-D"),
+    "the matrix of a small network": ("dense-S", "dense-D", "dense-CNN"),
     "a product with one vector": ("product-S", "product-M", "product-GLM"),
 }
 """What is computed → its tasks, a bar of the figure each."""
@@ -340,6 +347,7 @@ WHAT = {
     "many-GLM": "64 products at once, GLM of 64 units",
     "dense-S": "the matrix, network 20-32-10",
     "dense-D": "the matrix, network 64-64-10",
+    "dense-CNN": "the matrix, a convolutional network",
     "dense-GLM-32": "the matrix, GLM of 32 units",
     "dense-GLM-32-long": "the matrix, GLM of 32 units, N = 10 000",
     "dense-GLM-64": "the matrix, GLM of 64 units",

@@ -97,6 +97,7 @@ VARIANTS = [
     ("deepseek_v2", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}}),
     ("deepseek_v3", {"rope_interleave": False, "q_lora_rank": None, "norm_topk_prob": False, "qk_nope_head_dim": 3}),
     ("deepseek_v3", {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}, "qk_rope_head_dim": 16}),
+    ("deepseek_v3", {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0}, "qk_rope_head_dim": 16}),
     ("deepseek_v3", {"attention_bias": True, "num_key_value_heads": None, "rope_scaling": YARN, "hidden_size": 18}),
     ("gpt_oss", {"rope_theta": 150000.0, "head_dim": 16, "attention_bias": False}),
     ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}),

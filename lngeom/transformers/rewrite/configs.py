@@ -510,6 +510,7 @@ def _yarn(
     angles = [a / factor * s + a * (1 - s) for a, s in zip(angles, slowed, strict=True)]
 
     own, one, other = (found.pop(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    one, other = (None if value == 0 else value for value in (one, other))  # as good as absent
     for name, value in (("attention_factor", own), ("mscale", one), ("mscale_all_dim", other)):
         if value is not None:
             _number({name: value}, name)
