@@ -11,7 +11,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from lngeom import plots
 from lngeom._core.files import check_writable
 from lngeom.plots import style
-from lngeom.plots.axes import guide, number, plain_ticks, span
+from lngeom.plots.axes import number, plain_ticks, span
 from lngeom.plots.style import COLOUR_OF, GUIDE, INK
 
 from analysis.benchmarks import fisher_peers as peers
@@ -234,48 +234,6 @@ def kfac_cnn(rounds: int) -> Times:
     return best_times(contenders, rounds, budget=0.1)
 
 
-def cost(rounds: int, counts: tuple[int, ...] = (10**3, 10**4, 10**5, 10**6)) -> dict[str, dict]:
-    """Time and temporary memory of products: as samples grow in chunks, as parameters grow, as a vocabulary grows."""
-    samples, parameters = {}, {}
-    for count in counts:
-        model = peers.network([16, 24, 4], count, jnp.float32)
-        F = lg.fisher(model.apply, model.params, model.inputs, family=model.family, chunk=500, check=False)
-        v = model.tangent
-        times = best_times({"product": lambda F=F, v=v: F.mv(v), "diagonal": F.diagonal}, 2, budget=0.05)
-        compiled = jax.jit(lambda F, v: F.mv(v)).lower(F, v).compile().memory_analysis()
-        samples[count] = times | {"temporary bytes": compiled.temp_size_in_bytes}
-    for width in (32, 64, 128, 256, 512, 1024):
-        model = peers.network([width, width, 10], 256, jnp.float32)
-        F, v = fisher(model), model.tangent
-        parameters[F.in_size()] = best_times({"product": lambda F=F, v=v: F.mv(v)}, rounds)["product"]
-    return {"samples": samples, "parameters": parameters, "vocabulary": vocabulary(rounds)}
-
-
-def vocabulary(rounds: int, sizes: tuple[int, ...] = (2**10, 2**12, 2**14, 2**16)) -> dict[int, dict[str, float]]:
-    """Time and temporary memory of a product for 256 positions of 64 units: all logits at once, and in blocks."""
-    x, found = jax.random.normal(jax.random.key(0), (256, 64), jnp.float32), {}
-    for size in sizes:
-        W, v = (jax.random.normal(jax.random.key(k), (size, 64), jnp.float32) / 8 for k in (1, 2))
-        heads = {
-            "all logits": lambda W, x: jnp.tanh(x) @ W.T,
-            "in blocks": lg.information.VocabularyHead(lambda W, x: (jnp.tanh(x), W), block=1024),
-        }
-        row = {}
-        for name, head in heads.items():
-            F = lg.fisher(head, W, x, family=lg.families.Categorical(), check=False)
-            row[name] = best_times({"product": lambda F=F, v=v: F.mv(v)}, rounds)["product"]
-            compiled = jax.jit(lambda F, v: F.mv(v)).lower(F, v).compile().memory_analysis()
-            row[f"{name}, temporary bytes"] = compiled.temp_size_in_bytes
-        found[size] = row
-    return found
-
-
-def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
-    """Exponent of a power law through the larger half of the sizes, by least squares of logarithms."""
-    kept = max(2, (len(sizes) + 1) // 2)
-    return float(np.polyfit(np.log(sizes[-kept:]), np.log(times[-kept:]), 1)[0])
-
-
 TASKS: dict[str, Callable[[int], dict]] = {
     "product-S": product_s,
     "product-M": product_m,
@@ -292,7 +250,6 @@ TASKS: dict[str, Callable[[int], dict]] = {
     "diagonal-M": diagonal_m,
     "diagonal-CNN": diagonal_cnn,
     "kfac-CNN": kfac_cnn,
-    "cost": cost,
 }
 
 
@@ -300,8 +257,6 @@ def table(results: dict[str, dict]) -> str:
     """The results as Markdown."""
     lines = ["| task | contender | time | ÷ lngeom |", "|---|---|---|---|"]
     for task, times in results.items():
-        if task == "cost":
-            continue
         for name, value in times.items():
             if name.startswith("fraction"):
                 lines.append(f"| {task} | {name} | {value:.2f} | |")
@@ -311,11 +266,9 @@ def table(results: dict[str, dict]) -> str:
 
 
 def ratios(results: Mapping[str, dict]) -> dict[str, dict[str, float]]:
-    """Times of other contenders than lngeom as multiples of its time, by task, without `cost`."""
+    """Times of other contenders than lngeom as multiples of its time, by task."""
     found = {}
     for task, times in results.items():
-        if task == "cost":
-            continue
         others = {n: v for n, v in times.items() if not n.startswith(("fraction", OURS))}
         found[task] = {name: value / times[OURS] for name, value in others.items()}
     return found
@@ -440,79 +393,6 @@ def draw_times(results: Mapping[str, dict], stem: Path, configuration: Mapping[s
         return plots.save(figure, stem, results, title=title, caption=about, configuration=configuration)
 
 
-def _sorted(rows: Mapping[Any, Any]) -> dict[int, Any]:
-    """Rows by their size, which JSON made text."""
-    return dict(sorted((int(size), row) for size, row in rows.items()))
-
-
-def cost_title(result: Mapping[str, dict]) -> str:
-    """In which sizes the time of a product grows faster than linearly, if in any."""
-    samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
-    powers = {
-        "samples": slope(list(samples), [row["product"] for row in samples.values()]),
-        "parameters": slope(list(parameters), list(parameters.values())),
-        "vocabulary": slope(list(words), [row["in blocks"] for row in words.values()]),
-    }
-    faster = [name for name, power in powers.items() if power > 1.05]
-    if faster:
-        return f"The time of a Fisher product grows faster than its {' and its '.join(faster)}"
-    return "The time of a Fisher product grows at most linearly with samples, parameters and vocabulary"
-
-
-def cost_numbers(result: Mapping[str, dict]) -> str:
-    """Exponents of time, and the memory over the samples."""
-    samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
-    memory = [row["temporary bytes"] / 2**10 for row in samples.values()]
-    by_samples = slope(list(samples), [row["product"] for row in samples.values()])
-    by_parameters = slope(list(parameters), list(parameters.values()))
-    by_words = slope(list(words), [row["in blocks"] for row in words.values()])
-    return (
-        f"Time of a Fisher product grows with exponent {by_samples:.2f} in the samples "
-        f"({span(memory, lambda v: f'{v:.0f} KiB')} of memory), {by_parameters:.2f} in the parameters, and "
-        f"{by_words:.2f} in the vocabulary"
-    )
-
-
-def draw_cost(result: Mapping[str, dict], stem: Path, configuration: Mapping[str, Any]) -> list[Path]:
-    """Time against N, P and the vocabulary, and memory against the vocabulary, with lines of slope one."""
-    samples, parameters, words = (_sorted(result[name]) for name in ("samples", "parameters", "vocabulary"))
-    colour = COLOUR_OF[OURS]
-    with plots.figure(2, 2, height=2.5) as (figure, axes):
-        (left, right), (time, memory) = axes
-        for name, marker, dash in (("product", "o", "-"), ("diagonal", "s", "--")):
-            times = [row[name] for row in samples.values()]
-            label = f"{name}: slope {slope(list(samples), times):.2f}"
-            left.loglog(list(samples), times, color=colour, marker=marker, linestyle=dash, label=label)
-        counts = np.array(list(samples))
-        guide(left, counts, samples[counts[0]]["product"] * counts / counts[0], "∝ N")
-        left.set(xlabel="samples N", ylabel="time, s", title="chunks of 500 samples")
-        sizes, times = np.array(list(parameters)), list(parameters.values())
-        label = f"product: slope {slope(list(sizes), times):.2f}"
-        right.loglog(sizes, times, color=colour, marker="o", linestyle="-", label=label)
-        guide(right, sizes, times[-1] * sizes / sizes[-1], "∝ P")
-        right.set(xlabel="parameters P", ylabel="time, s", title="256 samples")
-        V = np.array(list(words))
-        for axis, suffix, unit, title in (
-            (time, "", 1, "256 positions of 64 units"),
-            (memory, ", temporary bytes", 2**20, "temporary memory"),
-        ):
-            for name, marker, dash in (("all logits", "s", "--"), ("in blocks", "o", "-")):
-                values = [row[name + suffix] / unit for row in words.values()]
-                label = f"{name}: slope {slope(list(V), values):.2f}"
-                axis.loglog(V, values, color=colour, marker=marker, linestyle=dash, label=label)
-            guide(axis, V, words[V[-1]]["all logits" + suffix] / unit * V / V[-1], "∝ V")
-            axis.set(xlabel="vocabulary V", ylabel="memory, MiB" if suffix else "time, s", title=title)
-        for axis in axes.ravel():
-            axis.legend()
-        text = (
-            "Time of a Fisher product. Slopes are of the larger half of the sizes. Blocks have 1024 logits. Smallest "
-            "times of several rounds."
-        )
-        text = f"{cost_numbers(result)}. {text}"
-        title = cost_title(result)
-        return plots.save(figure, stem, result, title=title, caption=text, configuration=configuration)
-
-
 def main() -> None:
     """Runs the tasks named, prints the table, and writes JSON and figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -540,8 +420,6 @@ def main() -> None:
     about = {name: metadata.version(name) for name in packages if name in installed}
     with style.options(captions=not options.no_caption):
         draw_times(results, options.out / "bench_fisher", about)
-        if "cost" in results:
-            draw_cost(results["cost"], options.out / "fisher_cost", about)
 
 
 if __name__ == "__main__":

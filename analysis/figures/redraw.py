@@ -10,7 +10,7 @@ from lngeom import plots
 from lngeom.plots import geometry, studies
 from lngeom.plots.style import options
 
-from analysis.benchmarks import bench_fisher
+from analysis.benchmarks import bench_fisher, fisher_growth
 from analysis.benchmarks.gpu import results as gpu
 from analysis.experiments import (
     attentive_reader,
@@ -77,7 +77,7 @@ DRAWINGS: dict[str, Callable[[Path, Mapping[str, Any]], Any]] = {
     **{study.__name__: _study(study.__name__) for study in studies.ALL},
     **{name: _part(name) for name in FIGURES},
     "bench_fisher": lambda stem, d: bench_fisher.draw_times(d["data"], stem, d["configuration"]),
-    "fisher_cost": lambda stem, d: bench_fisher.draw_cost(d["data"], stem, d["configuration"]),
+    "fisher_growth": lambda stem, d: fisher_growth.draw(d["data"], stem, d["configuration"]),
     "curvature_quality": lambda stem, d: curvature_quality.draw(d["data"]["rows"], stem, d["configuration"]),
     "gpu_rates": lambda stem, d: gpu.draw(d["data"]["rows"], stem, d["configuration"]),
     "layer_audit": lambda stem, d: layer_audit.draw_data(d["data"], stem, d["configuration"]),

@@ -9,7 +9,7 @@ from pathlib import Path
 from lngeom.plots import studies
 from lngeom.plots.style import options
 
-PROGRAMS = {"lr_": "learning_rate", "fisher_cost": "bench_fisher", "gpu_": "gpu"}
+PROGRAMS = {"lr_": "learning_rate", "gpu_": "gpu"}
 """Beginning of a figure's name → the program that draws it, where that has another name."""
 
 COMMANDS = {
@@ -22,7 +22,7 @@ COMMANDS = {
 GROUPS = {
     "The audit": lambda command: command.startswith("lngeom"),
     "Learning rates": lambda command: command.endswith(" learning_rate"),
-    "Benchmarks": lambda command: " bench_" in command or command.endswith(" gpu"),
+    "Benchmarks": lambda command: " bench_" in command or command.endswith((" gpu", " fisher_growth")),
     "Experiments": lambda command: True,
 }
 """Heading → whether it takes a figure in, by its command; the first that does."""

@@ -550,7 +550,7 @@ class FisherOperator(AbstractFisher):
 
     @property
     def _is_small(self) -> bool:
-        """Whether a full decomposition of the factor is the quickest way, and fits."""
+        """Whether a full decomposition of the factor takes seconds at most, and fits."""
         rows = self.problem.rows * self.problem.rows_per_sample
         return min(self.in_size(), rows) <= _spectrum.SMALL and self._decomposition_bytes <= self.plan.budget
 

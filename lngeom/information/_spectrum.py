@@ -29,7 +29,7 @@ from lngeom.information._rows import convolved_layers, factor_rows
 from lngeom.information._sharding import Placement, is_sharded, on_each_shard, sum_over_samples
 
 SMALL = 3000
-"""Rows or columns of a factor up to which its full decomposition is the quickest way."""
+"""Rows or columns of a factor up to which its full decomposition, exact to rounding, takes seconds at most."""
 
 RESTARTS = 100
 """Of Lanczos iterations, after which they are given up."""

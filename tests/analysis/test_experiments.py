@@ -267,7 +267,7 @@ def test_a_folder_of_results_that_will_not_do_is_one_error_before_the_work(tmp_p
         (("mnist", "--full", "--data", tmp_path / "none", "--out", tmp_path / "out"), "none"),
         (("learning_rate", "--out", tmp_path / "file" / "out"), "file is not a folder"),
         (("bench_tracker", "--out", tmp_path / "file" / "out.json"), "file is not a folder"),
-        (("bench_fisher", "cost", "--out", tmp_path / "file"), "file is not a folder"),
+        (("bench_fisher", "product-S", "--out", tmp_path / "file"), "file is not a folder"),
     ]
     for name in ("benchmarks.bench_tracker", "benchmarks.bench_fisher", "measurements.learning_rate.__main__"):
         monkeypatch.delitem(sys.modules, f"analysis.{name}", raising=False)

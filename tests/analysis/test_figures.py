@@ -14,7 +14,7 @@ import matplotlib.colors
 import numpy as np
 import pytest
 from analysis.__main__ import main as analysis_main
-from analysis.benchmarks import bench_fisher
+from analysis.benchmarks import bench_fisher, fisher_growth
 from analysis.experiments import drawing
 from analysis.figures import __main__ as command, redraw as figures
 from analysis.measurements import layer_audit, neuron_blocks, recurrent_stability
@@ -390,8 +390,8 @@ def test_captions_of_studies_follow_their_numbers():
         ),
         (bench_fisher.times_numbers, "bench_fisher", lambda d: d["product-S"].update(somax=1e-9), "takes 5·10⁻⁶–"),
         (
-            bench_fisher.cost_numbers,
-            "fisher_cost",
+            fisher_growth.numbers,
+            "fisher_growth",
             lambda d: d["samples"]["1000000"].update(product=1.0),
             "exponent 1.5",
         ),
@@ -430,7 +430,7 @@ def changed(name, change):
         (lr.equilibrium_title, "lr_equilibrium", lambda d: d["walk, sgd"]["angle"].fill(0.5), "settles at 0.50"),
         (lr.fisher_spectra_title, "lr_fisher_spectra", lambda d: d["ln"]["effective rank"].fill(120), "changes"),
         (bench_fisher.times_title, "bench_fisher", lambda d: d["dense-S"].update(somax=1e-9), "Another library"),
-        (bench_fisher.cost_title, "fisher_cost", lambda d: d["samples"]["1000000"].update(product=1.0), "its samples"),
+        (fisher_growth.title, "fisher_growth", lambda d: d["samples"]["1000000"].update(product=1.0), "its samples"),
     ],
 )
 def test_a_title_follows_the_data(title, name, change, expected):
@@ -463,7 +463,7 @@ def test_the_tasks_that_are_lost_are_named_in_plain_words(drawn):
     assert "64 products at once, network 784-512-512-10 (the products one after the other: 38 % less time)" in named
     assert all(task in drawn["bench_fisher"][2]["caption"] for task in named)
     assert not any(code in drawn["bench_fisher"][2]["caption"] for code in results)
-    fine = {task: {"lngeom": 1.0, "somax": 2.0} for task in results if task != "cost"}
+    fine = {task: {"lngeom": 1.0, "somax": 2.0} for task in results}
     assert bench_fisher.lost(fine) == []
 
 
@@ -600,7 +600,7 @@ def from_stored_data(name, monkeypatch):
         return learning_rate, ["--only", "lr_doubling"], "lr_doubling"
     if name == "bench_fisher":
         stored = {task: lambda rounds, task=task: document("bench_fisher")[task] for task in document("bench_fisher")}
-        monkeypatch.setattr(bench_fisher, "TASKS", {task: run for task, run in stored.items() if task != "cost"})
+        monkeypatch.setattr(bench_fisher, "TASKS", stored)
         return bench_fisher, [], "bench_fisher"
     monkeypatch.setattr(layer_audit, "audit", lambda **_: SimpleNamespace(missing=()))
     monkeypatch.setattr(layer_audit, "tables", lambda *_: [])

@@ -68,7 +68,7 @@ def test_outer_products_give_the_matrix_and_its_products(make):
 @pytest.mark.thorough
 def test_the_cheaper_route_is_taken_and_is_right_for_a_network_of_some_width():
     F = layer_normalized(inputs=12, units=16, outputs=6).fisher()
-    assert _matrix.choose_route(F.problem, 21).layers is not None
+    assert _matrix.choose_route(F.problem, row_chunks(F)._replace(chunk=21)).layers is not None
     A, vectors = F.factor(), drawn(4, F.in_size(), 9)
     assert agreement(F.as_matrix(), A.T @ A, 1e-12).agrees
     for found in (F.mm(vectors), jax.jit(lambda v: F.mm(v))(vectors), jax.jit(lambda F, v: F.mm(v))(F, vectors)):
@@ -83,7 +83,7 @@ def test_samples_that_fit_at_once_are_summed_without_a_loop():
 
     def loops(memory):
         F = layer_normalized(inputs=12, units=16, outputs=6).fisher(memory=memory)
-        route = _matrix.choose_route(F.problem, F.plan.row_chunk)
+        route = _matrix.choose_route(F.problem, row_chunks(F))
         assert route.layers is not None
         program = jax.make_jaxpr(lambda problem: _matrix._dense(problem, row_chunks(F), route))(F.problem)
         return str(program).count("= scan[")
