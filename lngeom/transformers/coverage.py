@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
+from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
 
 
 def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -13,7 +13,15 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
     Raises:
         ValueError: naming the part and what to do.
     """
+    if stack.patches:
+        _refuse("a stack that reads patches")
+    if stack.head.reads != "each":
+        _refuse("a head that reads one position alone")
+    if other := next((t for t in stack.tables if t.index in {"input", "leading"} or t.layout != "rows"), None):
+        _refuse(f"a table of another kind than tokens, types and positions ({other.weight})")
     for path, part in walk(stack):
+        if isinstance(part, Block) and (scale := part.attention_scale or part.feed_forward_scale):
+            _refuse(f"{path}: factors of channels of a branch ({scale})")
         if isinstance(part, Attention):
             _check_attention(path, part, shapes)
         elif isinstance(part, FeedForward) and part.gate is None and part.activation == "identity":
@@ -66,6 +74,8 @@ def _check_attention(path: str, a: Attention, shapes: Mapping[str, tuple[int, ..
         _refuse(f"{path}: latent attention, whose queries, or keys and values, are read through a further norm")
     if a.shared_key is not None:
         _refuse(f"{path}: a part of the keys that all heads share")
+    if a.buckets is not None:
+        _refuse(f"{path}: relative positions that share rows of a table")
     if a.window is not None and a.window < 2:
         _refuse(f"{path}: a window of one position")
     if query is None or key is None:

@@ -265,6 +265,65 @@ class FlashNorm(AbstractStep):
 
 
 @dataclass(frozen=True)
+class FoldScales(AbstractStep):
+    """Moves the factors of channels of branches (layer scale) into the maps that write them.
+
+    W ← diag(λ) W, b ← λ ⊙ b, λ ← 1. A stack without such factors stays as it is.
+    """
+
+    word = "fold-scales"
+    identity = "λ ⊙ (Wx + b) = (diag(λ) W)x + λ ⊙ b"
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Writers whose arrays others use too."""
+        found = []
+        for path, name, writers in _channel_scales(stack):
+            found += [
+                Obstacle(f"{path} ({writer.weight})", f"it shares its matrix with {shared}", "Give each its own first.")
+                for inner, writer in writers
+                if (shared := shared_with(stack, Site(f"{path}.{inner}", writer))) is not None
+            ]
+            if [other for _, other, _ in _channel_scales(stack)].count(name) > 1:
+                found.append(Obstacle(f"{path} ({name})", "other branches use its factors too", "Leave them."))
+        return found
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Folds the factors of each branch."""
+        label = "factors of channels folded"
+        for _, name, writers in _channel_scales(stack):
+            factors = np.array(draft[name])
+            if np.all(factors == 1):
+                continue
+            for _, part in writers:
+                draft.edit(part, label, lambda W, rows, s=factors: W * s[rows][:, None], by_rows=True)
+                if (b := draft.offsets(part)) is not None:
+                    draft.set_offsets(part, factors * b, label)
+            draft.set(name, np.ones_like(factors), label)
+        return stack
+
+
+def _channel_scales(stack: Stack) -> list[tuple[str, str, tuple[tuple[str, Linear], ...]]]:
+    """Branches with factors of channels: path, name of the factors, writers."""
+    return [
+        (f"blocks.{i}.{name}", scale, getattr(block, name).writers())
+        for i, block in enumerate(stack.blocks)
+        for name in ("attention", "feed_forward")
+        if (scale := getattr(block, f"{name}_scale")) is not None
+    ]
+
+
+def _uneven_scales(stack: Stack, draft: Draft, paths: Iterable[str] | None = None) -> Iterator[Obstacle]:
+    """Factors of channels, of branches with a writer at these paths, that do not commute with changes of the stream."""
+    chosen_paths = None if paths is None else tuple(paths)
+    for path, name, _ in _channel_scales(stack):
+        if chosen_paths is not None and not any(each.startswith(f"{path}.") for each in chosen_paths):
+            continue
+        if not _constant(draft[name]):
+            reason = "the factors of its channels are not constant, and act on what it writes"
+            yield Obstacle(f"{path} ({name})", reason, "Fold them first (fold-scales).")
+
+
+@dataclass(frozen=True)
 class CentreReaders(AbstractStep):
     """W ← W P for the linear maps that read a folded LayerNorm.
 
@@ -353,7 +412,7 @@ class CentreWriters(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Readers that do not subtract the mean, and tables that the head shares."""
-        found = []
+        found = list(_uneven_scales(stack, draft, (writer.path for _, writer in self.targets(stack))))
         for space, writer in self.targets(stack):
             if (shared := shared_with(stack, writer)) is not None:
                 found.append(Obstacle(str(writer), f"it shares its array with {shared}", "Untie first (untie)."))
@@ -405,6 +464,8 @@ class ToRMSNorm(AbstractStep):
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Writers whose mean is not zero."""
         found = [] if self.targets(stack) or not self.only else [no_such_path(self.only, stack.norms)]
+        if self.targets(stack):
+            found += _uneven_scales(stack, draft)
         means: dict[str, float] = {}
         for norm in self.targets(stack):
             for writer in stack.input_space(norm).writers_before(norm):
@@ -432,7 +493,8 @@ def _written_mean(writer: Site, draft: Draft, d: int) -> float:
         return 0.0 if part.centres and _constant(n) and abs(b.mean()) <= EXACT * max(1.0, np.abs(b).max()) else np.inf
     if isinstance(part, Table):
         worst = scale = 0.0
-        for _, rows in draft.pieces(part.weight):
+        whole = part.layout != "rows"
+        for rows in [draft.matrix(part.linear)] if whole else (rows for _, rows in draft.pieces(part.weight)):
             worst, scale = max(worst, np.abs(rows.mean(-1)).max()), max(scale, np.abs(rows).max())
         return worst / scale if scale else 0.0
     if not isinstance(part, Linear):
@@ -501,7 +563,7 @@ class Rotate(AbstractStep):
         """Gains that do not commute with Q, tied heads behind them, LayerNorms where Q1 ≠ 1."""
         d = width(stack, draft)
         spaces, norms = self.reached(stack)
-        found = []
+        found = list(_uneven_scales(stack, draft))
         if self.block is not None:
             self.orthogonal(stack, draft)  # which raises where there are no such blocks
         for norm in norms:
@@ -543,7 +605,7 @@ class Rotate(AbstractStep):
         done: set[tuple[Any, ...]] = set()
 
         def rows(part: Linear) -> None:
-            key = (part.weight, part.rows, part.expert)
+            key = (part.weight, part.rows, part.columns, part.expert)
             if key not in done:
                 done.add(key)
                 draft.edit(part, label, lambda W, rows: Q.apply(W), by_rows=True)
@@ -781,8 +843,9 @@ class CentreHead(AbstractStep):
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Centres the head."""
         head = stack.head.linear
-        draft_mean = _column_mean(draft, head)
-        draft.edit(head, "mean over the vocabulary removed", lambda W, rows: W - draft_mean, by_rows=True)
+        for _, part in stack.head.maps:
+            mean = _column_mean(draft, part)
+            draft.edit(part, "mean over the vocabulary removed", lambda W, rows, mean=mean: W - mean, by_rows=True)
         if (b := draft.offsets(head)) is not None:
             draft.set_offsets(head, b - b.mean(), "mean over the vocabulary removed")
         return stack
@@ -790,7 +853,7 @@ class CentreHead(AbstractStep):
 
 def _column_mean(draft: Draft, part: Linear) -> np.ndarray:
     """Mean of the rows of W, some rows at a time where that is possible."""
-    if part != Linear(part.weight, part.bias):
+    if part != Linear(part.weight, part.bias) or len(draft.shape(part.weight)) != 2:
         return draft.matrix(part).mean(0)
     total = np.zeros(draft.shape(part.weight)[1])
     for _, rows in draft.pieces(part.weight):
@@ -898,7 +961,10 @@ class ShiftTables(AbstractStep):
     identity = "one row of each table is added at every position"
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """A tied head behind a cap (without one, the softmax ignores the shift of a tied head)."""
+        """A tied head behind a cap (without one, the softmax ignores the shift of a tied head), and patches."""
+        if stack.patches or any(table.index in {"input", "leading"} for table in stack.tables):
+            reason = "its rows are not read once at each position, so that a shift of all of them is seen"
+            return [Obstacle(f"tables.0 ({stack.tables[0].weight})", reason, "Leave the tables.")]
         if stack.tied:
             return [Obstacle(str(stack.tables[0].weight), "it is also the head", "Untie first (untie).")]
         return []

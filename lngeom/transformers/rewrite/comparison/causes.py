@@ -177,7 +177,10 @@ def _stored_word(wrong: Differing, first: Plain, second: Plain, judge: Judge) ->
 
 
 def _roles(first: Block, second: Block, branch: Branch) -> Iterator[Role]:
-    """Arrays of a part, the norms that it reads and writes through included."""
+    """Arrays of a part, the norms that it reads and writes through and its factors of channels included."""
+    for role in roles_of("", first, second):
+        if branch == "both" or role.path.startswith(branch):
+            yield role
     for (path, a), (other, b) in zip(walk(first), walk(second), strict=False):
         top = path.split(".")[0]
         shared = top == "attention_norm" and branch == "feed_forward" and first.shared_norm

@@ -40,12 +40,25 @@ class Model:
     @property
     def width(self) -> int:
         """Width d of the stream."""
-        return self.arrays.shape(self.stack.tables[0].weight)[1]
+        return self.stack.tables[0].width(self.arrays.shape(self.stack.tables[0].weight))
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the table of tokens."""
-        return self.arrays.shape(self.stack.tables[0].weight)[0] - self.stack.tables[0].offset
+        """Rows of the table of tokens, or entries of a patch."""
+        table = self.stack.tables[0]
+        return table.rows(self.arrays.shape(table.weight)) - table.offset
+
+    @property
+    def outputs(self) -> int:
+        """How many logits there are."""
+        part = self.stack.head.linear
+        return part.sizes(self.arrays.shape(part.weight))[0]
+
+    @property
+    def leading(self) -> int:
+        """How many positions stand before the inputs."""
+        tables = [table for table in self.stack.tables if table.index == "leading"]
+        return sum(table.rows(self.arrays.shape(table.weight)) for table in tables)
 
     @property
     def positions(self) -> int | None:
@@ -222,8 +235,22 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     """Random tokens that both models know, but those of padding, at positions that both have.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or the models read other inputs.
     """
+    first, second = (m.stack.tables[0].index for m in (before, after))
+    if first != second:
+        raise ValueError(f"before reads inputs of kind {first!r}, after of kind {second!r}: there is nothing to compare")
+    for what, a, b in (
+        ("the head reads {!r}", before.stack.head.reads, after.stack.head.reads),
+        ("{} positions stand before the inputs", before.leading, after.leading),
+    ):
+        if a != b:
+            raise ValueError(f"before: {what.format(a)}; after: {what.format(b)}: there is nothing to compare")
+    if before.stack.patches and before.vocabulary != after.vocabulary:
+        raise ValueError(
+            f"before reads patches of {before.vocabulary} entries, after of {after.vocabulary}: there is nothing to "
+            "compare"
+        )
     fewer, other = sorted((before, after), key=lambda model: model.vocabulary)
     length = min(probes[1], other.positions or probes[1])
     return probe_tokens(

@@ -20,7 +20,7 @@ class Affine:
     """A linear map as the function sees it.
 
     A reader has the matrix W diag(γ), and W diag(γ) P where its norm centres, with the offset Wβ + b. A writer has W
-    and b, and PW and Pb where the stream is seen without its mean.
+    and b, times the factors of channels where there are any, and PW and Pb where the stream is seen without its mean.
 
     Attributes:
         weight: W [out, in].
@@ -232,6 +232,10 @@ def plain(
     def writer(path: str, part: Linear) -> Linear:
         W, b = _matrix_and_bias(model, part)
         pulls = folds_writers(block)
+        scale_of = block.attention_scale if path.startswith("attention.") else block.feed_forward_scale
+        if scale_of is not None:
+            by_channel = np.ravel(np.asarray(arrays[scale_of], np.float64))
+            W, b = by_channel[:, None] * W, by_channel * b
         if between is not None and pulls:
             W, b = between[1].back(W.T).T, between[1].back(b)
         maps[path] = Affine(W, b, None, None, centred[1] and pulls, (part.weight, part.bias))
@@ -242,7 +246,7 @@ def plain(
         return replace(part, up=reader(f"{path}.up", part.up, over), gate=gate, down=writer(f"{path}.down", part.down))
 
     post = block.placing == "post"
-    new: dict[str, Any] = {}
+    new: dict[str, Any] = {"attention_scale": None, "feed_forward_scale": None}
     if branch in {"attention", "both"}:
         a, over = block.attention, reading_norm(block, "attention")
         query_latent, asked = latent("attention.query_latent", a.query_latent, over)

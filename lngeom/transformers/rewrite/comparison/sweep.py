@@ -288,7 +288,7 @@ def heads(
     """
     mapped = between.forth(x)
     beside = len(before.stack.side) == len(after.stack.side)
-    count = min(before.vocabulary, after.vocabulary)
+    count = min(before.outputs, after.outputs)
     shared = before.stack.head.cap is None and after.stack.head.cap is None
 
     def outputs(model: Model, weights: Weights, stream: np.ndarray) -> list[np.ndarray]:
