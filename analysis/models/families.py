@@ -215,6 +215,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4},
     "vit": {**IMAGES, "intermediate_size": 20},
     "dinov2": {**IMAGES, "mlp_ratio": 2},
+    "t5": {
+        "vocab_size": 23,
+        "d_model": 16,
+        "d_kv": 4,
+        "d_ff": 20,
+        "num_layers": 2,
+        "num_heads": 4,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 6,
+        "num_labels": 23,
+    },
 }
 """Options of each family; others have their defaults."""
 
@@ -224,7 +235,7 @@ ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "
 VISION = ("vit", "dinov2")
 """Families whose inputs are images."""
 
-CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
+CLASSES = {"gpt2": "GPT2LMHeadModel", "t5": "T5ForTokenClassification", "gemma3_text": "Gemma3ForCausalLM"}
 """Classes that are not named like their configurations."""
 
 _find = importlib.util.find_spec

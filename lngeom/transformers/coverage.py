@@ -15,6 +15,8 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
     """
     if stack.patches:
         _refuse("a stack that reads patches")
+    if stack.hidden_states:
+        _refuse("a stack whose outputs are hidden states")
     if stack.head.reads != "each":
         _refuse("a head that reads one position alone")
     if other := next((t for t in stack.tables if t.index in {"input", "leading"} or t.layout != "rows"), None):
@@ -109,7 +111,7 @@ def _check_shared(stack: Stack) -> None:
                 if part.layout != "oi" or part.rows is not None:
                     _refuse("a tied head that takes part of the table")
                 continue
-            uses[part.weight, part.rows, part.expert] += 1
+            uses[part.weight, part.rows, part.columns, part.expert] += 1
             if part.bias is not None:
                 uses[part.bias, part.rows, part.expert] += 1
         elif isinstance(part, Norm):

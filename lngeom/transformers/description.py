@@ -650,10 +650,10 @@ class Transform(Part):
 
 @dataclass(frozen=True)
 class Head(Part):
-    """The map from the last norm's output to logits.
+    """The map from the last norm's output to logits; without one, that norm's outputs (hidden states) are the outputs.
 
     Attributes:
-        linear: d → V. Its weight may be the table of tokens: then the head is tied.
+        linear: d → V. Its weight may be the table of tokens: then the head is tied. None: there are no logits.
         cap: c of the soft cap c · tanh(z/c) of the logits, or None.
         transform: layer before it, or None.
         untied: name that the matrix of a tied head gets when it becomes an array of its own.
@@ -662,7 +662,7 @@ class Head(Part):
         mean: d → V of the mean over all positions but the first, which is added to the logits of the first, or None.
     """
 
-    linear: Linear
+    linear: Linear | None
     cap: float | None = None
     transform: Transform | None = None
     untied: str = "lm_head.weight"
@@ -674,6 +674,9 @@ class Head(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        alone = (self.cap, self.transform, self.scale, self.reads, self.mean) == (None, None, 1.0, "each", None)
+        if self.linear is None and not alone:
+            raise ValueError("a head without a map has nothing else either: its outputs are the hidden states")
         if self.mean is not None and (self.reads != "first" or self.transform is not None or self.mean.bias):
             raise ValueError(
                 "a map of the mean is for a head that reads the first position, without a transform; the bias is that "
@@ -681,9 +684,16 @@ class Head(Part):
             )
 
     @property
+    def map(self) -> Linear:
+        """The map to logits, where there is one."""
+        assert self.linear is not None
+        return self.linear
+
+    @property
     def maps(self) -> tuple[tuple[str, Linear], ...]:
         """The maps to logits, with their names."""
-        return (("linear", self.linear), *(() if self.mean is None else (("mean", self.mean),)))
+        both = (("linear", self.linear), ("mean", self.mean))
+        return tuple((name, part) for name, part in both if part is not None)
 
 
 @dataclass(frozen=True)
@@ -781,13 +791,20 @@ class Stack(Part):
             raise ValueError("tables must begin with the one table that has index 'token' or 'patch'")
         if kinds.count("leading") > 1:
             raise ValueError("at most one table has index 'leading'")
+        if self.hidden_states and self.final is None:
+            raise ValueError("a stack whose outputs are hidden states has a final norm: they are its output")
         if len({b.placing == "post" for b in self.blocks}) > 1:
             raise ValueError("blocks must all be post-norm, or none")
 
     @property
     def tied(self) -> bool:
         """Whether the head's matrix is the table of tokens."""
-        return self.head.linear.weight == self.tables[0].weight
+        return self.head.linear is not None and self.head.linear.weight == self.tables[0].weight
+
+    @property
+    def hidden_states(self) -> bool:
+        """Whether the outputs are hidden states, those of the final norm, and not logits."""
+        return self.head.linear is None
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
@@ -1080,7 +1097,7 @@ def _spaces(stack: Stack) -> Iterator[Space]:
         found.restart(Site("embedding_norm", stack.embedding_norm))
     for i, block in enumerate(stack.blocks):
         found.block(f"blocks.{i}", block)
-    last = Site("head.linear", stack.head.linear)
+    last = Site("head", stack.head) if stack.head.linear is None else Site("head.linear", stack.head.linear)
     if (transform := stack.head.transform) is not None:
         norm = Site("head.transform.norm", transform.norm)
         found.inner("head.transform", [Site("head.transform.activation", transform.activation)], [norm])

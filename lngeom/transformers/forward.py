@@ -57,7 +57,7 @@ def logits(
         types: rows of the table of types; None: 0.
 
     Returns:
-        The logits, at one position where the head reads the first alone.
+        The logits, at one position where the head reads the first alone; the hidden states where there is no head.
     """
     return head(stack, weights, hidden(stack, weights, tokens, types))
 
@@ -130,7 +130,9 @@ def feed_forward_branch(block: Block, weights: Mapping[str, Any], x: Float[Array
 
 
 def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T V"]:
-    """Logits from what `hidden` returns."""
+    """Logits from what `hidden` returns; the same again where there is no map to logits."""
+    if stack.head.linear is None:
+        return x
     if (transform := stack.head.transform) is not None:
         x = _activated(transform.activation, linear(transform.linear, weights, x), None)
         x = norm(transform.norm, weights, x)

@@ -167,10 +167,14 @@ def plain(value: Any) -> Any:
 def everything(
     stack: Stack, weights: Mapping[str, Any], tokens: Int[np.ndarray, "N T"]
 ) -> tuple[Float[np.ndarray, "N T o"], ...]:
-    """Logits, and the outputs beside the head, as float64 arrays."""
+    """Logits, and the outputs beside the head, as float64 arrays.
+
+    Hidden states that are the outputs come twice: softmaxes of logits ignore a shift, and these do not.
+    """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         x = hidden(stack, weights, jnp.asarray(tokens))
-        found = (head(stack, weights, x), *side(stack, weights, x))
+        beside = (x,) if stack.hidden_states else ()
+        found = (head(stack, weights, x), *beside, *side(stack, weights, x))
         return tuple(np.asarray(values).astype(np.float64) for values in found)
 
 

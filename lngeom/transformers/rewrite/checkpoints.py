@@ -214,8 +214,9 @@ def _write(
     source, config = check_saved(stack, draft, before, untouched)
     contents = {name: name for name in source.files} | source.second | {name: name for name in stack.arrays}
     contents = {name: content for name, content in contents.items() if content not in draft.dropped}
+    bias = None if stack.head.linear is None else stack.head.linear.bias
     for second, first in second_names(stack).items():
-        if second in contents or (first == stack.head.linear.bias and not stack.tied):
+        if second in contents or (first == bias and not stack.tied):
             contents[second] = first
     if stack.tied:
         spare = stack.head.untied

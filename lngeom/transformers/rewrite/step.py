@@ -9,7 +9,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from lngeom._core.numerics import WITNESS
-from lngeom.transformers.description import Attention, FeedForward, Linear, Norm, Rows, Site, Stack, Table
+from lngeom.transformers.description import (
+    Attention,
+    FeedForward,
+    Head,
+    Linear,
+    Norm,
+    Rows,
+    Site,
+    Space,
+    Stack,
+    Table,
+)
 from lngeom.transformers.parts import Part
 from lngeom.transformers.rewrite.draft import Draft
 
@@ -151,6 +162,11 @@ def attentions(stack: Stack) -> Iterator[tuple[str, Attention]]:
     """Attention of each block, with its path."""
     for i, block in enumerate(stack.blocks):
         yield f"blocks.{i}.attention", block.attention
+
+
+def given_out(space: Space) -> bool:
+    """Whether what is written to a space is the model's output itself."""
+    return any(isinstance(reader.part, Head) for reader in space.readers)
 
 
 def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:

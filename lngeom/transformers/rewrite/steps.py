@@ -51,6 +51,7 @@ from lngeom.transformers.rewrite.step import (
     chosen,
     did_you_mean,
     gain,
+    given_out,
     networks,
     no_such_path,
     norm_width,
@@ -81,7 +82,7 @@ class Untie(AbstractStep):
             return stack
         name = stack.head.untied
         draft.duplicate(stack.tables[0].weight, name, "a copy of the table of tokens")
-        return replace(stack, head=replace(stack.head, linear=replace(stack.head.linear, weight=name)))
+        return replace(stack, head=replace(stack.head, linear=replace(stack.head.map, weight=name)))
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class FoldNorms(AbstractStep):
         return [
             norm
             for norm in stack.norms
-            if (chosen(norm, self.only) if self.only else post or not stack.output_space(norm).residual)
+            if (chosen(norm, self.only) if self.only else post or not _kept(stack, norm))
         ]
 
     def _of_heads(self, stack: Stack) -> list[tuple[Site, Linear]]:
@@ -133,6 +134,10 @@ class FoldNorms(AbstractStep):
             found.append(no_such_path(self.only, stack.norms))
         for norm in self.targets(stack):
             space = stack.output_space(norm)
+            if given_out(space):
+                reason = "its output is the model's output (hidden states), and no linear map reads it alone"
+                found.append(Obstacle(str(norm), reason, "Leave this norm."))
+                continue
             others = [w for w in space.writers if w != norm] + [r for r in space.readers if isinstance(r.part, Norm)]
             if others:
                 found.append(
@@ -170,6 +175,12 @@ class FoldNorms(AbstractStep):
         return stack
 
 
+def _kept(stack: Stack, norm: Site) -> bool:
+    """Whether more than linear maps reads a norm: it writes to the stream, or its output is the model's."""
+    space = stack.output_space(norm)
+    return space.residual or given_out(space)
+
+
 def _linear_readers(stack: Stack, space: Space) -> Iterator[Site]:
     """Linear maps that read a space, through further norms too (only for a step that is refused)."""
     for reader in space.readers:
@@ -177,7 +188,7 @@ def _linear_readers(stack: Stack, space: Space) -> Iterator[Site]:
             if (inner := stack.output_space(reader)).residual:
                 continue
             yield from _linear_readers(stack, inner)
-        else:
+        elif isinstance(reader.part, Linear):
             yield reader
 
 
@@ -340,7 +351,7 @@ class CentreReaders(AbstractStep):
         return [
             n
             for n in stack.norms
-            if chosen(n, self.only) and n.part.centres and (self.only or not stack.output_space(n).residual)
+            if chosen(n, self.only) and n.part.centres and (self.only or not _kept(stack, n))
         ]
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
@@ -563,7 +574,12 @@ class Rotate(AbstractStep):
         """Gains that do not commute with Q, tied heads behind them, LayerNorms where Q1 ≠ 1."""
         d = width(stack, draft)
         spaces, norms = self.reached(stack)
-        found = list(_uneven_scales(stack, draft))
+        found = [
+            Obstacle(space.name, "it is the model's output (hidden states), which would be rotated too", "")
+            for space in spaces
+            if given_out(space)
+        ]
+        found += _uneven_scales(stack, draft)
         if self.block is not None:
             self.orthogonal(stack, draft)  # which raises where there are no such blocks
         for norm in norms:
@@ -832,7 +848,9 @@ class CentreHead(AbstractStep):
     moves_logits = True
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """A cap of the logits, and a tied head."""
+        """A cap of the logits, a tied head, and none at all."""
+        if stack.head.linear is None:
+            return [Obstacle("head", "the outputs are hidden states, and not logits", "")]
         found, head = [], f"head.linear ({stack.head.linear.weight})"
         if stack.head.cap is not None:
             found.append(Obstacle(head, "the cap of the logits sees the number that is added", "Leave the head."))
@@ -842,12 +860,12 @@ class CentreHead(AbstractStep):
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Centres the head."""
-        head = stack.head.linear
+        label = "mean over the vocabulary removed"
         for _, part in stack.head.maps:
             mean = _column_mean(draft, part)
-            draft.edit(part, "mean over the vocabulary removed", lambda W, rows, mean=mean: W - mean, by_rows=True)
-        if (b := draft.offsets(head)) is not None:
-            draft.set_offsets(head, b - b.mean(), "mean over the vocabulary removed")
+            draft.edit(part, label, lambda W, rows, mean=mean: W - mean, by_rows=True)
+            if (b := draft.offsets(part)) is not None:
+                draft.set_offsets(part, b - b.mean(), label)
         return stack
 
 

@@ -50,9 +50,9 @@ class Model:
 
     @property
     def outputs(self) -> int:
-        """How many logits there are."""
+        """How many logits there are, or coordinates of hidden states."""
         part = self.stack.head.linear
-        return part.sizes(self.arrays.shape(part.weight))[0]
+        return self.width if part is None else part.sizes(self.arrays.shape(part.weight))[0]
 
     @property
     def leading(self) -> int:
@@ -241,6 +241,7 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     if first != second:
         raise ValueError(f"before reads inputs of kind {first!r}, after of kind {second!r}: there is nothing to compare")
     for what, a, b in (
+        ("outputs are {}", *("hidden states" if m.stack.hidden_states else "logits" for m in (before, after))),
         ("the head reads {!r}", before.stack.head.reads, after.stack.head.reads),
         ("{} positions stand before the inputs", before.leading, after.leading),
     ):

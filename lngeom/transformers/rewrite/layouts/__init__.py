@@ -11,7 +11,7 @@ from typing import Any
 
 from lngeom.transformers.description import Linear, Mixture, Site, Stack, exchange
 from lngeom.transformers.rewrite.configs import Options
-from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures, vision
+from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures, t5, vision
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
@@ -51,9 +51,10 @@ _AFTER_GPT = (
 _ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert, encoders.modernbert)
 
 _IMAGES = (vision.vit, vision.dinov2)
+_RELATIVE = (t5.t5,)
 
 FAMILIES: dict[str, Callable[[Options], Stack]] = {
-    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS, *_IMAGES)},
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS, *_IMAGES, *_RELATIVE)},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
 }
 """Families by `model_type`."""
@@ -70,11 +71,18 @@ SIDE = (
 )
 """Linear maps beside the head: each reads what the head reads."""
 
-LABELS = ("vit", "dinov2")
-"""Families whose head has labels, and not tokens."""
+LABELS = {
+    "vit": ("ViTModel", "ViTForImageClassification"),
+    "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
+    "t5": ("T5EncoderModel", "T5ForTokenClassification"),
+}
+"""Families whose outputs are hidden states or logits of labels, and the classes of both."""
 
 MASK_TOKEN = "*embeddings.mask_token"
 """What stands for patches that are masked when a vision transformer is trained."""
+
+T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
+"""Names of T5's table of tokens, which are one array."""
 
 BERT_BEHIND = "cls.seq_relationship.*"
 """What only BERT's pooler is read by."""
@@ -89,9 +97,9 @@ def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
     Raises:
         ValueError: naming a bias that the package would start at zero.
     """
-    if kind in LABELS:
-        return ()
-    candidates = (POOLERS[kind],) if kind in POOLERS else SIDE
+    candidates = SIDE
+    if kind in POOLERS or kind in LABELS:
+        candidates = POOLERS.get(kind, ())
     found = [name for name in candidates if f"{name}.weight" in names]
     if lacking := [name for name in found if name != "score" and f"{name}.bias" not in names]:
         raise ValueError(f"the folder lacks '{lacking[0]}.bias', and holds '{lacking[0]}.weight'")
@@ -106,8 +114,10 @@ def behind(kind: str) -> tuple[str, ...]:
 
 def second_names(stack: Stack) -> dict[str, str]:
     """Second names of arrays, as the files of a family may hold them, with the first."""
-    bias = stack.head.linear.bias
+    bias = None if stack.head.linear is None else stack.head.linear.bias
     found = {HEAD_BIASES[bias]: bias} if bias in HEAD_BIASES else {}
+    if (table := stack.tables[0].weight).endswith(T5_TABLES[0]):
+        found[table.removesuffix(T5_TABLES[0]) + T5_TABLES[1]] = table
     return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
 
 
@@ -199,7 +209,7 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     d, head = sizes(options)[0], stack.head.linear
     positions, inner = (
         ("max_position_embeddings", "n_positions"),
-        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
+        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", "d_ff"),
     )
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
     if stack.patches:
@@ -211,7 +221,8 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
         wanted.append((table.weight, 0, options.first(*option) + before, " or ".join(option)))
     spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
     count, what = (options.labels, "the number of labels") if options.kind in LABELS else (None, "vocab_size")
-    for name in filter(None, (head.weight, head.bias, *spare)):
+    maps = () if head is None else (head.weight, head.bias)
+    for name in filter(None, (*maps, *spare)):
         wanted.append((name, 0, options.get("vocab_size") if count is None else count, what))
     if stack.head.mean is not None:
         wanted.append((stack.head.mean.weight, 1, 2 * d, "twice the width of the stream"))
@@ -233,7 +244,7 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     wanted += [(name, axis, rows, "rows of the parts of a matrix") for name, axis, rows in _fused(stack)]
     wanted += [(name, axis, size, "the number of experts") for name, axis, size in _stacked(stack)]
     for side in stack.side if options.kind in POOLERS else ():
-        wanted.append((side.weight, 0, d, "the width of the stream"))
+        wanted.append((side.weight, 0, options.first("pooler_output_size") or d, "the width of the pooler"))
     for site in stack.linears:
         for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
             axes += site.part.expert is not None

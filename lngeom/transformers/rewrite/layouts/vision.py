@@ -11,8 +11,9 @@ CLASSIFIER = "classifier"
 
 
 def vit(options: Options) -> Stack:
-    """ViT: pre-norm blocks, and a head that reads the class token."""
+    """ViT: pre-norm blocks, and a head that reads the class token, or none."""
     at = _prefix(options, "vit.")
+    head = Head(biased(CLASSIFIER), reads="first", untied="") if _has_head(options) else Head(None, untied="")
     old = f"{at}encoder.layer.0.attention.attention.query.weight" in options.names
     parts = (
         ("attention.attention.query", "attention.attention.key", "attention.attention.value", "attention.output.dense")
@@ -28,11 +29,11 @@ def vit(options: Options) -> Stack:
         return Block(_attention(options, prefix, parts), network, "pre", *norms)
 
     blocks = _blocks(options, f"{at}encoder.layer." if old else f"{at}layers.", block)
-    return Stack(_tables(at), blocks, Head(biased(CLASSIFIER), reads="first"), norm(f"{at}layernorm"))
+    return Stack(_tables(at), blocks, head, norm(f"{at}layernorm"))
 
 
 def dinov2(options: Options) -> Stack:
-    """DINOv2: as ViT, with factors of channels; the head reads the class token and the mean of the others."""
+    """DINOv2: as ViT, with factors of channels; a head reads the class token and the mean of the others."""
     height, width = options.pair("image_size")
     if height != width:
         raise ValueError(
@@ -63,25 +64,29 @@ def dinov2(options: Options) -> Stack:
 
     classifier = f"{CLASSIFIER}.weight"
     first = Linear(classifier, f"{CLASSIFIER}.bias", columns=Rows(0, d))
-    head = Head(first, reads="first", mean=Linear(classifier, columns=Rows(d, d)))
+    head = Head(None, untied="")
+    if _has_head(options):
+        head = Head(first, reads="first", mean=Linear(classifier, columns=Rows(d, d)), untied="")
     blocks = _blocks(options, f"{at}encoder.layer.", block)
     return Stack(_tables(at), blocks, head, norm(f"{at}layernorm"))
 
 
-def _prefix(options: Options, prefix: str) -> str:
-    """The prefix of the names of a model with a head.
+def _has_head(options: Options) -> bool:
+    """Whether there are logits of labels; without them the outputs are hidden states.
 
     Raises:
-        ValueError: if there is no head.
+        ValueError: if there is a head that the config leaves out.
     """
-    if options.labels < 1:
-        raise ValueError("option 'num_labels' must be at least 1: without labels the outputs are hidden states")
-    if f"{CLASSIFIER}.weight" not in options.names:
-        raise ValueError(
-            f"there is no '{CLASSIFIER}.weight': the outputs of this {options.kind} are not logits of images "
-            "(covered: ForImageClassification)"
-        )
-    return prefix
+    found = f"{CLASSIFIER}.weight" in options.names
+    if found and options.labels < 1:
+        raise ValueError(f"option 'num_labels' = {options.labels} is not covered where there is a {CLASSIFIER!r}")
+    return found
+
+
+def _prefix(options: Options, prefix: str) -> str:
+    """The prefix of the names, "" where there is no head around the model."""
+    bare = "embeddings.cls_token"
+    return "" if prefix + bare not in options.names and bare in options.names else prefix
 
 
 def _tables(at: str) -> tuple[Table, ...]:
