@@ -391,7 +391,7 @@ def _weighed(table: Table, array: Array, patches: Float[Array, "N T p"]) -> Floa
 
 def _scaled(name: str | None, weights: Mapping[str, Any], y: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
     """What a branch adds, with a factor for each channel."""
-    return y if name is None else y * _array(weights[name]).astype(y.dtype)
+    return y if name is None else y * _array(weights[name]).astype(y.dtype)[None, None]
 
 
 def _array(value: Any) -> Array:

@@ -9,7 +9,14 @@ from jaxtyping import Float
 
 from lngeom.transformers.description import Block, walk
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
-from lngeom.transformers.rewrite.comparison.mistakes import fits, looks, mistakes, offset_mistakes, vector_mistakes
+from lngeom.transformers.rewrite.comparison.mistakes import (
+    fits,
+    looks,
+    mistakes,
+    offset_mistakes,
+    rows_reordered,
+    vector_mistakes,
+)
 from lngeom.transformers.rewrite.comparison.models import Model, rows_and_columns
 from lngeom.transformers.rewrite.comparison.options import all_of, only_in_one, options_of
 from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, read_norm, reads_latent
@@ -170,6 +177,8 @@ def _stored_word(wrong: Differing, first: Plain, second: Plain, judge: Judge) ->
     for text, candidate in vector_mistakes(role.path, a):
         if fits(far(candidate, b), far(a, b), rounding):
             return text
+    if (order := rows_reordered(a, b, rounding)) is not None:
+        return order
     factor = float(np.sum(a * b)) / max(float(np.sum(a**2)), 1e-300)
     if factor and fits(far(factor * a, b), far(a, b), rounding):
         return f"it is multiplied by {factor:.4g}"

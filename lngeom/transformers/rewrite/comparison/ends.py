@@ -206,6 +206,12 @@ def head_causes(
     causes = [Cause(sentence, (), left(stack, after.arrays).difference, False) for sentence, stack in options]
     if first.head.transform is not None or second.head.transform is not None:
         return causes
+    a, b = second.head.linear, second.head.mean
+    if a is not None and b is not None:
+        exchanged = replace(second.head, linear=replace(b, bias=a.bias), mean=replace(a, bias=None))
+        if not (rest := left(replace(second, head=exchanged), after.arrays)).differs:
+            sentence = "head: the maps of the first position and of the mean of the others are exchanged"
+            return [Cause(sentence, tuple(dict.fromkeys((a.weight, b.weight))), rest.difference, True)]
     maps: list[Cause] = []
     for (name, part), (_, other) in zip(first.head.maps, second.head.maps, strict=False):
         affine = _head(before, part, None), _head(after, other, between)

@@ -29,6 +29,7 @@ class Affine:
         shift: β [in] of that norm.
         centred: whether that norm centres, or (without a gain) the stream that it writes to does.
         arrays: names of the stored arrays, weight and bias.
+        scale: factors of channels [out] of a writer, which are in its weight and bias; None: there are none.
     """
 
     weight: Float[np.ndarray, "out in"]
@@ -37,6 +38,7 @@ class Affine:
     shift: Float[np.ndarray, " in"] | None
     centred: bool
     arrays: tuple[str, str | None]
+    scale: Float[np.ndarray, " out"] | None = None
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -233,12 +235,12 @@ def plain(
         W, b = _matrix_and_bias(model, part)
         pulls = folds_writers(block)
         scale_of = block.attention_scale if path.startswith("attention.") else block.feed_forward_scale
-        if scale_of is not None:
-            by_channel = np.ravel(np.asarray(arrays[scale_of], np.float64))
+        by_channel = None if scale_of is None else np.ravel(np.asarray(arrays[scale_of], np.float64))
+        if by_channel is not None:
             W, b = by_channel[:, None] * W, by_channel * b
         if between is not None and pulls:
             W, b = between[1].back(W.T).T, between[1].back(b)
-        maps[path] = Affine(W, b, None, None, centred[1] and pulls, (part.weight, part.bias))
+        maps[path] = Affine(W, b, None, None, centred[1] and pulls, (part.weight, part.bias), by_channel)
         return Linear(f"{path}.weight", f"{path}.bias")
 
     def network(path: str, part: FeedForward, over: Norm | None) -> FeedForward:
