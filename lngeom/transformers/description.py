@@ -893,7 +893,7 @@ class Stack(Part):
                 units = part.down.sizes(weights[part.down.weight].shape)[1]
                 if units % part.hadamard:
                     raise ValueError(f"{path}: blocks of {part.hadamard} must divide its {units} hidden units")
-            if isinstance(part, Attention) and part.buckets is not None:
+            if isinstance(part, Attention) and part.buckets is not None and part.relative is not None:
                 shape, wanted = tuple(weights[part.relative].shape), (part.buckets.count, part.heads)
                 if shape != wanted:
                     raise ValueError(f"{part.relative!r} of {path} must have shape {wanted}; got {shape}")

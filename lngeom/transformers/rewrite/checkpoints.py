@@ -353,7 +353,9 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     """
     names, kind = {*draft.source, *draft} - draft.dropped, family_of(old)[1]
     ignore = getattr(draft.source, "ignore", ())
-    config = dict(old) | ({"tie_word_embeddings": stack.tied} if "tie_word_embeddings" in DEFAULTS.get(kind, ()) else {})
+    config = dict(old) | (
+        {"tie_word_embeddings": stack.tied} if "tie_word_embeddings" in DEFAULTS.get(kind, ()) else {}
+    )
     absent = [n.path for n in stack.norms if n.part.kind == "rms" and n.part.gain is None]
     if absent or any(old.get(option) for option in FLASH_NORM):
         config = {name: value for name, value in config.items() if name not in FLASH_NORM}

@@ -109,7 +109,12 @@ IGNORED = (
         "num_mtp_layers",
     ),  # DeepSeek; layers beside the head are refused as arrays
     *("drop_path_rate", "layerscale_value"),  # DINOv2: the stored factors count
-    *("initializer_factor", "num_decoder_layers", "scale_decoder_outputs", "n_positions"),  # T5: of its decoder, and old
+    *(
+        "initializer_factor",
+        "num_decoder_layers",
+        "scale_decoder_outputs",
+        "n_positions",
+    ),  # T5: of its decoder, and old
     *("tie_word_embeddings",),  # T5 always ties its tables, vision transformers have none; a table says who reads it
     # What other classes of a family read: masked images, feature maps.
     *("encoder_stride", "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names"),

@@ -350,7 +350,9 @@ def _check_architecture(weights: Checkpoint) -> None:
     for name in named if isinstance(named, list) and "architectures" not in weights.ignore else ():
         if known is not None:
             if isinstance(name, str) and name not in known:
-                raise ValueError(f"config.json says architectures [{name!r}], which is not covered ({', '.join(known)})")
+                raise ValueError(
+                    f"config.json says architectures [{name!r}], which is not covered ({', '.join(known)})"
+                )
             has_head = "classifier.weight" in weights.stored
             if isinstance(name, str) and has_head != name.endswith("Classification"):
                 raise ValueError(

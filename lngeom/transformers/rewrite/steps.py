@@ -105,9 +105,7 @@ class FoldNorms(AbstractStep):
         """Norms to fold."""
         post = any(b.placing == "post" for b in stack.blocks)
         return [
-            norm
-            for norm in stack.norms
-            if (chosen(norm, self.only) if self.only else post or not _kept(stack, norm))
+            norm for norm in stack.norms if (chosen(norm, self.only) if self.only else post or not _kept(stack, norm))
         ]
 
     def _of_heads(self, stack: Stack) -> list[tuple[Site, Linear]]:
@@ -349,9 +347,7 @@ class CentreReaders(AbstractStep):
     def targets(self, stack: Stack) -> list[Site]:
         """Norms whose readers are centred."""
         return [
-            n
-            for n in stack.norms
-            if chosen(n, self.only) and n.part.centres and (self.only or not _kept(stack, n))
+            n for n in stack.norms if chosen(n, self.only) and n.part.centres and (self.only or not _kept(stack, n))
         ]
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:

@@ -239,7 +239,9 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     """
     first, second = (m.stack.tables[0].index for m in (before, after))
     if first != second:
-        raise ValueError(f"before reads inputs of kind {first!r}, after of kind {second!r}: there is nothing to compare")
+        raise ValueError(
+            f"before reads inputs of kind {first!r}, after of kind {second!r}: there is nothing to compare"
+        )
     for what, a, b in (
         ("outputs are {}", *("hidden states" if m.stack.hidden_states else "logits" for m in (before, after))),
         ("the head reads {!r}", before.stack.head.reads, after.stack.head.reads),

@@ -3,6 +3,8 @@
 Its decoder reads the encoder by cross-attention, and is not covered.
 """
 
+from typing import Any
+
 from lngeom.transformers.description import Attention, Block, Buckets, FeedForward, Head, Norm, Stack, Table
 from lngeom.transformers.rewrite.configs import ACTIVATIONS, Options
 from lngeom.transformers.rewrite.layouts.shared import biased, linear, sizes
@@ -11,7 +13,7 @@ from lngeom.transformers.rewrite.layouts.shared import biased, linear, sizes
 def t5(options: Options) -> Stack:
     """T5's encoder: its hidden states, or logits of tokens."""
     options.only("is_decoder", False)
-    at = "transformer." if "transformer.shared.weight" in options.names else ""
+    at = "transformer." if "transformer.encoder.final_layer_norm.weight" in options.names else ""
     if f"{at}decoder.final_layer_norm.weight" in options.names:
         raise ValueError(
             "a T5 with a decoder is not covered: its cross-attention reads the encoder. Save the encoder alone "
@@ -49,7 +51,7 @@ def t5(options: Options) -> Stack:
     return Stack((Table(f"{at}shared.weight"),), tuple(blocks), head, norm(f"{at}encoder.final_layer_norm"))
 
 
-def _network(options: Options) -> tuple[bool, str]:
+def _network(options: Options) -> tuple[bool, Any]:
     """Whether networks have a gate, and their activation.
 
     `feed_forward_proj` says both; `is_gated_act` and `dense_act_fn`, which the package writes beside it, come first.

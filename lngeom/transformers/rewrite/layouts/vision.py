@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lngeom.transformers.description import Attention, Block, FeedForward, Head, Linear, Norm, Rows, Stack, Table
+from lngeom.transformers.description import Attention, Block, FeedForward, Head, Linear, Rows, Stack, Table
 from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.layouts.shared import biased, layer_norm, linear, sizes
 
@@ -58,9 +58,7 @@ def dinov2(options: Options) -> Stack:
         scales = (f"{prefix}layer_scale1.lambda1", f"{prefix}layer_scale2.lambda1")
         norms = (norm(f"{prefix}norm1"), norm(f"{prefix}norm2"))
         attention = _attention(options, prefix, parts)
-        return Block(
-            attention, network(prefix), "pre", *norms, attention_scale=scales[0], feed_forward_scale=scales[1]
-        )
+        return Block(attention, network(prefix), "pre", *norms, attention_scale=scales[0], feed_forward_scale=scales[1])
 
     classifier = f"{CLASSIFIER}.weight"
     first = Linear(classifier, f"{CLASSIFIER}.bias", columns=Rows(0, d))
