@@ -5,9 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from analysis.models.families import CONFIGS, save_random
+from analysis.models.families import CONFIGS, VISION, save_random
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.draft import Draft
+from lngeom.transformers.rewrite.layouts import LABELS
 from lngeom.transformers.rewrite.steps import STEPS, ScaleChannels, parse
 
 from tests.rewrite.test_channels import scales_of
@@ -15,6 +16,7 @@ from tests.rewrite.test_channels import scales_of
 pytestmark = [pytest.mark.peers, pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 7))
+IMAGES = np.random.default_rng(4).normal(size=(3, 9, 27))  # patches
 MARKED = {"scale", "rms", "turn-units", "turn-queries-and-keys"}  # transformers loads no exchanged norms
 LOADABLE = [word for word in STEPS if word not in MARKED | {"smooth"}]  # which scales channels as scale-channels does
 WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated", "rotate=4"]
@@ -41,6 +43,10 @@ MODELS: list[tuple[str, dict, str | None, bool]] = [
     ("gpt2", {}, "GPT2DoubleHeadsModel", True),
     ("qwen3", {"pad_token_id": 0}, "Qwen3ForSequenceClassification", False),
     ("gemma", {"pad_token_id": 0}, "GemmaForTokenClassification", True),
+    ("vit", {}, "ViTModel", False),
+    ("dinov2", {}, "Dinov2Model", True),
+    ("dinov2", {"use_swiglu_ffn": True}, None, True),
+    ("t5", {"feed_forward_proj": "gated-gelu"}, "T5EncoderModel", False),
 ]
 
 
@@ -81,8 +87,10 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
     save_random(kind, CONFIGS[kind] | options, tmp_path / "old", name=name, shards=shards)
     assert (tmp_path / "old" / "model.safetensors.index.json").is_file() == shards
     stack, weights = rw.load(tmp_path / "old")
-    spare = () if name in {None, "BertForPreTraining", "GPT2DoubleHeadsModel"} else ("lm_head.weight",)
-    theirs = hf.all_outputs(kind, tmp_path / "old", TOKENS, name=name)
+    own = {None, "BertForPreTraining", "GPT2DoubleHeadsModel", *(each for some in LABELS.values() for each in some)}
+    spare = () if name in own else ("lm_head.weight",)
+    tokens = IMAGES if kind in VISION else TOKENS
+    theirs = hf.all_outputs(kind, tmp_path / "old", tokens, name=name)
     counts = Counter()
     worst = 0.0
     for i, text in enumerate(plans(kind)):
@@ -106,7 +114,7 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
             counts["no config"] += 1
             continue
         assert certificate.folder is not None
-        ours = hf.all_outputs(kind, target, TOKENS, name=name, spare=spare)
+        ours = hf.all_outputs(kind, target, tokens, name=name, spare=spare)
         logits_move = any(step.moves_logits for step in steps) and name not in {
             "Qwen3ForSequenceClassification",
             "GemmaForTokenClassification",

@@ -24,7 +24,8 @@ def run(
             "fold-scales, scale-channels=FILE, smooth=FILE, rotate-values, balance (balance=power-of-two), "
             "merge-value-bias, drop-key-bias (drop-key-bias=unrotated), merge-parallel-bias, centre-readers, "
             "centre-head, centre-router, shift-tables, scale=FACTOR, turn-units, turn-queries-and-keys, turn-back. "
-            "rotate=64 rotates in blocks of 64. fold, flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
+            "rotate=64 rotates in blocks of 64. "
+            "fold, flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
             metavar="STEPS",
         ),
     ],
