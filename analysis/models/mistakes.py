@@ -34,15 +34,13 @@ def exact(stack: Stack, weights: Weights) -> Iterator[tuple[str, Stack, Weights]
     for name, steps in {
         "untie": [do.Untie()],
         "fold": [do.Untie(), do.FoldNorms()],
-        "centre": [do.Untie(), do.FoldNorms(), do.CentreWriters()],
-        "rotate": [do.Untie(), do.FoldNorms(), do.Rotate(seed=1)],
+        "centre": [*_folded(stack), do.CentreWriters()],
+        "rotate": [*_folded(stack), do.Rotate(seed=1)],
         "centre, rms, rotate": [
-            *(do.Untie(), do.FoldNorms(), do.CentreReaders(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(seed=1))
+            *_folded(stack),
+            *(do.CentreReaders(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(seed=1)),
         ],
-        "fold scales": [do.FoldScales()],
-        "fold, fold scales, centre, rotate": [
-            *(do.Untie(), do.FoldNorms(), do.FoldScales(), do.CentreWriters(), do.Rotate(seed=1))
-        ],
+        **({"fold scales": [do.FoldScales()]} if _scaled(stack) else {}),
         "rotate values": [do.RotateValues()],
         "balance": [do.Balance()],
         "merge value bias": [do.MergeValueBias()],
@@ -53,8 +51,6 @@ def exact(stack: Stack, weights: Weights) -> Iterator[tuple[str, Stack, Weights]
         "centre head": [do.Untie(), do.CentreHead()],
         "centre router": [do.CentreRouter()],
     }.items():
-        if any(isinstance(step, do.FoldScales) for step in steps) and not _scaled(stack):
-            continue
         try:
             out = rw.apply(stack, weights, steps)
         except Refused:

@@ -178,6 +178,29 @@ def test_t5_s_table_may_be_stored_twice_or_under_its_second_name(tmp_path):
         rw.load(tmp_path / "new0")
 
 
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+def test_gains_of_t5_that_the_package_would_not_make_1_are_not_left_out(tmp_path):
+    hf = pytest.importorskip("tests.rewrite.hf")
+    for i, factor in enumerate((1.0, 2.0)):
+        old, new = tmp_path / f"old{i}", tmp_path / f"new{i}"
+        save_random("t5", CONFIGS["t5"] | {"initializer_factor": factor}, old)
+        out = rw.apply(*rw.load(old), [do.FlashNorm(only=("*",))])
+        if factor != 1:
+            with pytest.raises(ValueError, match="no config of model_type 't5'"):
+                rw.save(out, new)
+            continue
+        rw.save(out, new)
+        assert relative(hf.logits("t5", old, TOKENS), hf.logits("t5", new, TOKENS)) < 1e-12
+
+
+def test_the_bias_of_a_norm_goes_from_both_maps_of_the_head_into_one_bias():
+    stack, weights = made("dinov2")
+    out = rw.apply(stack, weights, [do.FoldNorms(("final",))])
+    assert out.certificate.passed
+    assert not np.any(out.weights[stack.final.bias])
+
+
 # Sizes that config and arrays must share.
 
 

@@ -68,7 +68,7 @@ FROM_ZERO = (
         "clip_qkv",
         "chunk_size_feed_forward",
     ),
-    *("initializer_range", "router_*", "*dropout*", "*pdrop", "layerdrop"),
+    *("initializer_range", "initializer_factor", "router_*", "*dropout*", "*pdrop", "layerdrop"),
 )
 """Numbers that may be zero. All others must be positive."""
 
@@ -110,7 +110,6 @@ IGNORED = (
     ),  # DeepSeek; layers beside the head are refused as arrays
     *("drop_path_rate", "layerscale_value"),  # DINOv2: the stored factors count
     *(
-        "initializer_factor",
         "num_decoder_layers",
         "scale_decoder_outputs",
         "n_positions",

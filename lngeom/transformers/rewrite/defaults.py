@@ -740,6 +740,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "dense_act_fn": Derived(str),
         "is_gated_act": Derived(bool),
         "is_decoder": False,
+        "initializer_factor": 1.0,
         "id2label": Maybe(dict),
         "pad_token_id": Maybe(int, 0),
     },
@@ -794,7 +795,7 @@ NOT_NULL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ministral", "exaone4", "granite", "cohere2"), ("attention_dropout",)),
     "hunyuan_v1_dense": ("attention_dropout", "pretraining_tp"),
     "qwen2_moe": ("attention_dropout", "output_router_logits", "router_aux_loss_coef"),
-    "t5": ("dropout_rate", "classifier_dropout", "initializer_factor", "is_encoder_decoder", "use_cache"),
+    "t5": ("dropout_rate", "classifier_dropout", "is_encoder_decoder", "use_cache"),
     "vit": ("attention_probs_dropout_prob", "hidden_dropout_prob", "encoder_stride", "pooler_act"),
     "dinov2": (
         *("attention_probs_dropout_prob", "hidden_dropout_prob", "drop_path_rate", "layerscale_value"),

@@ -151,7 +151,7 @@ class FoldNorms(AbstractStep):
             found += shared_arrays(stack, norm, space.readers)
             d = norm_width(stack, draft, norm)
             if norm.part.kind != "layer" and np.any(bias(draft, norm.part, d)):
-                bare = [r for r in space.readers if r.part.bias is None]
+                bare = [r for r in space.readers if _taking(r, space.readers) is None]
                 if bare and not np.all(gain(draft, norm.part, d)):
                     found.append(
                         Obstacle(
@@ -195,15 +195,17 @@ def _fold(norm: Site, readers: list[Site], draft: Draft, d: int) -> None:
     label = "gain and bias of a norm folded"
     if np.all(g == 1) and not np.any(b):
         return
-    bare = bool(np.any(b)) and any(r.part.bias is None for r in readers)
+    bare = bool(np.any(b)) and any(_taking(r, readers) is None for r in readers)
     centred = bare and norm.part.kind == "layer"
     kept = bare and not centred
     for reader in readers:
         part: Linear = reader.part
         offset = draft.matrix(part) @ b if np.any(b) and not kept else None
         carried = None
-        if offset is not None and (old := draft.offsets(part)) is not None:
-            draft.set_offsets(part, old + offset, label)
+        if offset is not None and (taking := _taking(reader, readers)) is not None:
+            old = draft.offsets(taking)
+            assert old is not None
+            draft.set_offsets(taking, old + offset, label)
         elif offset is not None:
             carried = offset / d
 
@@ -218,6 +220,13 @@ def _fold(norm: Site, readers: list[Site], draft: Draft, d: int) -> None:
         draft.set(norm.part.gain, np.full(d, 1.0 - norm.part.offset), label)
     if norm.part.bias is not None:
         draft.set(norm.part.bias, np.ones(d) if centred else b / g if kept else np.zeros(d), label)
+
+
+def _taking(reader: Site, readers: Iterable[Site]) -> Linear | None:
+    """The map whose bias takes an offset of a reader: its own, or that of the map whose output it is added to."""
+    if reader.part.bias is not None or reader.path != "head.mean":
+        return None if reader.part.bias is None else reader.part
+    return next((r.part for r in readers if r.path == "head.linear" and r.part.bias is not None), None)
 
 
 @dataclass(frozen=True)

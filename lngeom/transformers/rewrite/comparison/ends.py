@@ -213,9 +213,8 @@ def head_causes(
             sentence = "head: the maps of the first position and of the mean of the others are exchanged"
             return [Cause(sentence, tuple(dict.fromkeys((a.weight, b.weight))), rest.difference, True)]
     maps: list[Cause] = []
-    for (name, part), (_, other) in zip(first.head.maps, second.head.maps, strict=False):
-        affine = _head(before, part, None), _head(after, other, between)
-        maps += _causes_of_map("head" if name == "linear" else f"head.{name}", before, after, between, found, *affine)
+    for (name, x), (_, y) in zip(_heads(before, None), _heads(after, between), strict=False):
+        maps += _causes_of_map("head" if name == "linear" else f"head.{name}", before, after, between, found, x, y)
     if len(first.head.maps) != len(second.head.maps):
         maps.append(Cause("head: only one model reads the mean of the positions", (), found.difference, False))
     alone = not causes and len(maps) == 1
@@ -285,6 +284,16 @@ def _roles(a: Stack, b: Stack) -> Iterator[Role]:
         pairs.append(("head.transform.linear", a.head.transform.linear, b.head.transform.linear))
     for path, x, y in pairs:
         yield from roles_of(path, x, y)
+
+
+def _heads(model: Model, between: Map | None) -> list[tuple[str, Affine]]:
+    """The maps of the head, with all offsets in the first one: they are added up."""
+    found = {name: _head(model, part, between) for name, part in model.stack.head.maps}
+    if "mean" in found:
+        offset = found["mean"].offset
+        found["mean"] = replace(found["mean"], bias=found["mean"].bias - offset)
+        found["linear"] = replace(found["linear"], bias=found["linear"].bias + offset)
+    return list(found.items())
 
 
 def _head(model: Model, part: Linear, between: Map | None) -> Affine:

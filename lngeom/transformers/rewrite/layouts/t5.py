@@ -13,7 +13,8 @@ from lngeom.transformers.rewrite.layouts.shared import biased, linear, sizes
 def t5(options: Options) -> Stack:
     """T5's encoder: its hidden states, or logits of tokens."""
     options.only("is_decoder", False)
-    at = "transformer." if "transformer.encoder.final_layer_norm.weight" in options.names else ""
+    query = "encoder.block.0.layer.0.SelfAttention.q.weight"
+    at = "transformer." if f"transformer.{query}" in options.names else ""
     if f"{at}decoder.final_layer_norm.weight" in options.names:
         raise ValueError(
             "a T5 with a decoder is not covered: its cross-attention reads the encoder. Save the encoder alone "
@@ -33,6 +34,11 @@ def t5(options: Options) -> Stack:
     first = f"{at}encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
     def norm(name: str) -> Norm:
+        if options.get("initializer_factor") != 1 and f"{name}.weight" not in options.names:
+            raise ValueError(
+                f"option 'initializer_factor' = {options.get('initializer_factor')!r} is what the transformers package "
+                f"gives {name + '.weight'!r}, which is absent: the option must be 1.0"
+            )
         return Norm("rms", f"{name}.weight", eps=eps)
 
     blocks = []
