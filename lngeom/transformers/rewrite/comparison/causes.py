@@ -253,7 +253,11 @@ def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], Local], i: int)
         one, two = raw.maps[name], raw.maps[other]
         if one.matrix.shape != two.matrix.shape:
             continue
-        for new in ((two, one), (replace(one, weight=two.weight), replace(two, weight=one.weight))):  # without biases
+        without = []
+        for a, b in ((one, two), (two, one)):  # without biases, but for that of the norm
+            moved = 0.0 if a.folded is None or b.folded is None else b.folded - a.folded
+            without.append(replace(a, weight=b.weight, bias=a.bias + moved))
+        for new in ((two, one), tuple(without)):
             found = left(settled(replace(raw, maps=raw.maps | {name: new[0], other: new[1]})))
             if found.difference <= 3 * found.allowed:  # roundings were measured with the maps in the wrong places
                 short = other.rpartition(".")[2]

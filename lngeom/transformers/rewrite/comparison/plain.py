@@ -30,6 +30,7 @@ class Affine:
         centred: whether that norm centres, or (without a gain) the stream that it writes to does.
         arrays: names of the stored arrays, weight and bias.
         scale: factors of channels [out] of a writer, which are in its weight and bias; None: there are none.
+        folded: what of the bias is Wβ [out], folded in from the norm that it reads; None: nothing.
     """
 
     weight: Float[np.ndarray, "out in"]
@@ -39,6 +40,7 @@ class Affine:
     centred: bool
     arrays: tuple[str, str | None]
     scale: Float[np.ndarray, " out"] | None = None
+    folded: Float[np.ndarray, " out"] | None = None
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -314,11 +316,13 @@ def read_through(model: Model, part: Linear, over: Norm | None, between: Map | N
     d = W.shape[1]
     gain = np.ones(d) if over is None or over.gain is None else over.offset + np.ravel(model.arrays[over.gain])
     shift = np.zeros(d) if over is None or over.bias is None else np.ravel(model.arrays[over.bias])
+    folded = None
     if between is not None:
-        b, W, gain, shift = b + W @ shift, W * gain, np.ones(d), np.zeros(d)
+        folded = W @ shift
+        b, W, gain, shift = b + folded, W * gain, np.ones(d), np.zeros(d)
         W = W if between.turn is None else W @ between.turn
         W = W if over is not None else W * between.scale
-    return Affine(W, b, gain, shift, centred, (part.weight, part.bias))
+    return Affine(W, b, gain, shift, centred, (part.weight, part.bias), folded=folded)
 
 
 def pair(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map, Map]) -> tuple[Plain, Plain]:
