@@ -141,6 +141,9 @@ class _Counts:
     def embedding(self) -> None:
         stack, d = self.stack, self.d
         self.found["unread"] += d * sum(t.offset for t in stack.tables)
+        self.found["unread"] += sum(
+            len(buckets.unread()) * self.shapes[name][1] for name, buckets in stack.bucket_tables.items()
+        )
         norm = stack.embedding_norm
         hidden = self.blind if norm is None else norm.centres
         rows = [self.shapes[t.weight][0] - t.offset for t in stack.tables]

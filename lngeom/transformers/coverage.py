@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
 
@@ -76,8 +77,6 @@ def _check_attention(path: str, a: Attention, shapes: Mapping[str, tuple[int, ..
         _refuse(f"{path}: latent attention, whose queries, or keys and values, are read through a further norm")
     if a.shared_key is not None:
         _refuse(f"{path}: a part of the keys that all heads share")
-    if a.buckets is not None:
-        _refuse(f"{path}: relative positions that share rows of a table")
     if a.window is not None and a.window < 2:
         _refuse(f"{path}: a window of one position")
     if query is None or key is None:
@@ -121,6 +120,11 @@ def _check_shared(stack: Stack) -> None:
         for key in ("temperature", "sink"):
             if isinstance(name := getattr(part, key, None), str):
                 uses[name,] += 1
+    tables: dict[str, Any] = {}
+    for block in stack.blocks:
+        a = block.attention
+        if a.relative is not None and tables.setdefault(a.relative, a.buckets) != a.buckets:
+            _refuse(f"a relative table that blocks read by other rows ({a.relative})")
     shared = [use[0] for use, count in uses.items() if count > 1]
     if shared:
         _refuse(f"an array with two roles ({shared[0]})")

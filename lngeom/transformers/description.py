@@ -253,8 +253,16 @@ class Buckets(Part):
 
     def rows(self, positions: int) -> np.ndarray:
         """The row [i, j] of each pair of so many positions."""
+        return self.of(np.arange(positions)[None] - np.arange(positions)[:, None])
+
+    def unread(self, positions: int | None = None) -> np.ndarray:
+        """Rows that no pair of positions reads, of so many positions or of any number."""
+        longest = self.largest if positions is None else positions - 1
+        return np.setdiff1d(np.arange(self.count), self.of(np.arange(-longest, longest + 1)))
+
+    def of(self, away: np.ndarray) -> np.ndarray:
+        """The row of each relative position j − i."""
         half, exact = self.count // 2, self.count // 4
-        away = np.arange(positions)[None] - np.arange(positions)[:, None]
         far = np.maximum(np.abs(away), 1).astype(np.float32) / np.float32(exact)
         steps = np.log(far) / np.float32(np.log(self.largest / exact)) * np.float32(half - exact)
         coarse = np.minimum(exact + np.trunc(steps).astype(int), half - 1)
@@ -825,6 +833,12 @@ class Stack(Part):
     def patches(self) -> bool:
         """Whether the inputs are vectors, and not numbers of rows."""
         return self.tables[0].index == "patch"
+
+    @property
+    def bucket_tables(self) -> dict[str, Buckets]:
+        """Relative tables with rows that several relative positions share, each once."""
+        found = (block.attention for block in self.blocks)
+        return {a.relative: a.buckets for a in found if a.relative is not None and a.buckets is not None}
 
     def width(self, weights: Mapping[str, Any]) -> int:
         """Width d of the stream, of arrays by name."""

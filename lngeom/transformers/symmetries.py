@@ -97,8 +97,13 @@ def symmetries(arrays: StackArrays) -> Iterator[Generators]:
     for name, users in tables.items():
         if all(a.sink is None for a in users):
             shape = arrays.values[name].shape
+            by_row = users[0].buckets is None  # a row a head, or a column
             yield Generators(
-                "a", shape[:1], lambda c, n=name, s=shape: [arrays.change_array(n, c[:, :, None] * np.ones(s))]
+                "a",
+                (users[0].heads,),
+                lambda c, n=name, s=shape, r=by_row: [
+                    arrays.change_array(n, (c[:, :, None] if r else c[:, None]) * np.ones(s))
+                ],
             )
     yield from _head(arrays)
     yield from _tables(arrays)
@@ -143,6 +148,9 @@ def _unread(arrays: StackArrays) -> Iterator[Generators]:
         if table.offset:
             index = arrays.index(table.weight)[: table.offset]
             yield Generators("unread", index.shape, lambda c, t=table, index=index: [Change(t.weight, index, c)])
+    for name, buckets in arrays.stack.bucket_tables.items():
+        index = arrays.index(name)[buckets.unread()]
+        yield Generators("unread", index.shape, lambda c, n=name, index=index: [Change(n, index, c)])
 
 
 def _gains(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:

@@ -359,15 +359,17 @@ def test_null_spaces_of_images_are_refused_by_name(change, words):
         lg.predicted_nullspace(change(stack), weights)
 
 
-def test_null_spaces_of_hidden_states_shared_rows_and_factors_of_channels_are_refused_by_name():
+def test_null_spaces_of_hidden_states_and_factors_of_channels_are_refused_by_name():
     stack, weights = made("t5")
     states = replace(stack, head=Head(None))
     kept = {name: weights[name] for name in states.arrays}
     name = stack.final.gain
-    scaled = replace(stack, blocks=(replace(stack.blocks[0], attention_scale=name), *stack.blocks[1:]))
+    first, *rest = stack.blocks
+    scaled = replace(stack, blocks=(replace(first, attention_scale=name), *rest))
+    read = replace(first, attention=replace(first.attention, buckets=Buckets(8, 7)))
     for other, arrays, words in (
         (states, kept, "whose outputs are hidden states"),
-        (stack, weights, "blocks.0.attention: relative positions that share rows of a table"),
+        (replace(stack, blocks=(read, *rest)), weights, "a relative table that blocks read by other rows"),
         (scaled, weights, "blocks.0: factors of channels of a branch"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -32,7 +32,6 @@ UNPREDICTED = {
     "modernbert": "reads the stream without a norm",
     "vit": "reads patches",
     "dinov2": "reads patches",
-    "t5": "share rows of a table",
 }
 
 
