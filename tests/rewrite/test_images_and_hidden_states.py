@@ -336,6 +336,15 @@ def test_models_with_other_inputs_or_outputs_are_not_compared():
     assert rw.certify(vit, dinov2).verdict == "different"
 
 
+def test_what_all_patches_share_is_told_from_their_map():
+    stack, weights = made("vit")
+    patch, bias = (table.weight for table in stack.tables[:2])
+    shift = np.random.default_rng(0).normal(size=16)
+    other = weights | {patch: weights[patch] + shift[:, None, None, None], bias: weights[bias] - shift}
+    found = rw.certify((stack, weights), (stack, other))  # patches with one entry that is 1 are mapped alike
+    assert (found.verdict, found.first.path, found.first.rows) == ("different", "tables", ("input 0",))
+
+
 def test_logits_beyond_the_entries_of_a_patch_are_compared():
     stack, weights = made("vit")
     bias = stack.head.linear

@@ -66,6 +66,7 @@ def starts(
     every = np.arange(model.vocabulary) if tokens is None else tokens
     first_input = model.leading
     kinds: list[tuple[str, np.ndarray]] = [(model.stack.tables[0].index, every)]
+    kinds += [("input", np.arange(1))] if model.stack.patches else []  # a patch of zeros: what all patches share
     kinds += [("leading", np.arange(first_input))] if first_input else []
     if (count := model.positions) is not None:
         kinds.append(("position", np.arange(1, count)))
@@ -76,6 +77,8 @@ def starts(
             with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
                 if kind in INPUTS:
                     found = embedded(model.stack, arrays, jnp.asarray(some[:, None]))[:, first_input]
+                elif kind == "input":
+                    found = embedded(model.stack, arrays, jnp.zeros((1, 1, model.vocabulary)))[:, first_input]
                 elif kind == "leading":
                     found = embedded(model.stack, arrays, jnp.zeros((1, 1), int))[0, some]
                 elif kind == "position":
