@@ -18,10 +18,14 @@ pytestmark = [pytest.mark.peers, pytest.mark.thorough, pytest.mark.filterwarning
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 7))
 IMAGES = np.random.default_rng(4).normal(size=(3, 9, 27))  # patches
 MARKED = {"scale", "rms", "turn-units", "turn-queries-and-keys"}  # transformers loads no exchanged norms
-LOADABLE = [word for word in STEPS if word not in MARKED | {"smooth"}]  # which scales channels as scale-channels does
+ALIKE = {"smooth", "fold-scales"}  # the first scales channels as scale-channels does; for the second see SCALED
+LOADABLE = [word for word in STEPS if word not in MARKED | ALIKE]
 WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated", "rotate=4"]
 BEFORE = ["", "untie,", "untie,fold,", "untie,fold,centre,rotate,"]
 LONG = 12  # random sequences of steps a model
+
+SCALED = {"dinov2": ["fold-scales", "fold,fold-scales,centre,rotate"]}
+"""Further plans of families whose branches have factors of channels."""
 
 TWICE = ("llama", "gemma", "gemma2", "olmo", "olmo2", "mixtral", "gpt2", "gpt_neox", "gptj", "opt", "bert", "bloom")
 TWICE += ("mistral", "qwen2", "qwen3")
@@ -55,7 +59,8 @@ def plans(kind: str) -> list[str]:
     draw = np.random.default_rng(len(kind))
     before, count = (BEFORE, LONG) if kind in TWICE else (BEFORE[:1], LONG // 3)
     long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(count)]
-    return [*dict.fromkeys([f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[-1]}balance"] + long)]
+    every = [f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[-1]}balance"] + long
+    return [*dict.fromkeys([*every, *SCALED.get(kind, ())])]
 
 
 def made(text: str, stack, weights) -> list:
