@@ -137,6 +137,9 @@ def test_classes_with_other_outputs_are_refused_by_name(kind, name, words, tmp_p
     save_random(kind, CONFIGS[kind], tmp_path, name=name)
     with pytest.raises(ValueError, match=words):
         rw.load(tmp_path)
+    model = model_class(kind, name).from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"before is a {name}, which is not covered"):
+        rw.certify(model, model)
     changed(tmp_path, architectures=None)
     if kind == "t5":
         with pytest.raises(ValueError, match="its cross-attention reads the encoder"):

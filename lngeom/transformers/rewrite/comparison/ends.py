@@ -213,8 +213,9 @@ def head_causes(
             sentence = "head: the maps of the first position and of the mean of the others are exchanged"
             return [Cause(sentence, tuple(dict.fromkeys((a.weight, b.weight))), rest.difference, True)]
     maps: list[Cause] = []
-    for (name, x), (_, y) in zip(_heads(before, None), _heads(after, between), strict=False):
-        maps += _causes_of_map("head" if name == "linear" else f"head.{name}", before, after, between, found, x, y)
+    for (name, one), (_, other) in zip(_heads(before, None), _heads(after, between), strict=False):
+        where = "head" if name == "linear" else f"head.{name}"
+        maps += _causes_of_map(where, before, after, between, found, one, other)
     if len(first.head.maps) != len(second.head.maps):
         maps.append(Cause("head: only one model reads the mean of the positions", (), found.difference, False))
     alone = not causes and len(maps) == 1

@@ -17,7 +17,7 @@ from lngeom.transformers.rewrite.array_files import check_floats, read_json
 from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positions, probe_tokens
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
-from lngeom.transformers.rewrite.layouts import describe
+from lngeom.transformers.rewrite.layouts import LABELS, describe, family_of
 from lngeom.transformers.rewrite.online import TurnBack, turned
 
 
@@ -117,6 +117,9 @@ def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None)
     elif hasattr(given, "state_dict") and hasattr(config := getattr(given, "config", None), "to_dict"):
         weights = _arrays_of(given)
         options = {k: v for k, v in config.to_dict().items() if k not in as_texts("ignore", ignore)}  # pyright: ignore[reportOptionalMemberAccess]
+        classes = LABELS.get(family_of(options)[1])
+        if classes is not None and type(given).__name__ not in classes:
+            raise ValueError(f"{word} is a {type(given).__name__}, which is not covered ({', '.join(classes)})")
         stack = describe(options, weights)
         if fused := [name for name in weights if name.endswith("experts.gate_up_proj") and name not in stack.arrays]:
             raise ValueError(
