@@ -27,6 +27,14 @@ LATENT = {
     "moe_intermediate_size": 12,
     "first_k_dense_replace": 1,
 }
+IMAGES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 9,
+    "patch_size": 3,
+    "num_labels": 23,
+}
 GPT = {"vocab_size": 23, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 12, "n_inner": 20}
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -205,13 +213,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "local_rope_theta": 100.0,
     },
     "bloom": {"vocab_size": 23, "hidden_size": 16, "n_layer": 2, "n_head": 4},
+    "vit": {**IMAGES, "intermediate_size": 20},
+    "dinov2": {**IMAGES, "mlp_ratio": 2},
+    "t5": {
+        "vocab_size": 23,
+        "d_model": 16,
+        "d_kv": 4,
+        "d_ff": 20,
+        "num_layers": 2,
+        "num_heads": 4,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 6,
+        "num_labels": 23,
+    },
 }
 """Options of each family; others have their defaults."""
 
 ENCODERS = ("bert", "ernie", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
 """Families whose models fill in masked tokens."""
 
-CLASSES = {"gpt2": "GPT2LMHeadModel", "gemma3_text": "Gemma3ForCausalLM"}
+VISION = ("vit", "dinov2")
+"""Families whose inputs are images."""
+
+CLASSES = {"gpt2": "GPT2LMHeadModel", "t5": "T5ForTokenClassification", "gemma3_text": "Gemma3ForCausalLM"}
 """Classes that are not named like their configurations."""
 
 _find = importlib.util.find_spec
@@ -279,6 +303,7 @@ def model_class(kind: str, name: str | None = None) -> Any:
     if name is None:
         config = type(transformers.AutoConfig.for_model(kind)).__name__
         ending = "ForMaskedLM" if kind in ENCODERS else "ForCausalLM"
+        ending = "ForImageClassification" if kind in VISION else ending
         name = CLASSES.get(kind, config.replace("Config", ending))
     return getattr(transformers, name)
 

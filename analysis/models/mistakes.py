@@ -34,11 +34,13 @@ def exact(stack: Stack, weights: Weights) -> Iterator[tuple[str, Stack, Weights]
     for name, steps in {
         "untie": [do.Untie()],
         "fold": [do.Untie(), do.FoldNorms()],
-        "centre": [do.Untie(), do.FoldNorms(), do.CentreWriters()],
-        "rotate": [do.Untie(), do.FoldNorms(), do.Rotate(seed=1)],
+        "centre": [*_folded(stack), do.CentreWriters()],
+        "rotate": [*_folded(stack), do.Rotate(seed=1)],
         "centre, rms, rotate": [
-            *(do.Untie(), do.FoldNorms(), do.CentreReaders(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(seed=1))
+            *_folded(stack),
+            *(do.CentreReaders(), do.CentreWriters(), do.ToRMSNorm(), do.Rotate(seed=1)),
         ],
+        **({"fold scales": [do.FoldScales()]} if _scaled(stack) else {}),
         "rotate values": [do.RotateValues()],
         "balance": [do.Balance()],
         "merge value bias": [do.MergeValueBias()],
@@ -81,6 +83,16 @@ def _gain(stack: Stack, weights: Weights, path: str) -> np.ndarray | None:
 
 def _part(stack: Stack, i: int, name: str) -> str:
     return f"blocks.{i}" if stack.blocks[i].parallel else f"blocks.{i}.{name}"
+
+
+def _scaled(stack: Stack) -> bool:
+    """Whether branches have factors of channels."""
+    return any(block.attention_scale or block.feed_forward_scale for block in stack.blocks)
+
+
+def _folded(stack: Stack) -> list[Any]:
+    """Steps before the stream can be rotated."""
+    return [do.Untie(), do.FoldNorms(), *([do.FoldScales()] if _scaled(stack) else [])]
 
 
 def _with(weights: Weights, part: Linear, matrix: np.ndarray) -> Weights:
@@ -138,13 +150,14 @@ def centred_tables(stack: Stack, weights: Weights, draw: np.random.Generator) ->
 
 def writer_not_centred(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
     """LayerNorms become RMSNorms, and one writer was not centred."""
-    found = _rewritten(stack, weights, do.Untie(), do.FoldNorms(), do.CentreWriters(), do.ToRMSNorm())
+    found = _rewritten(stack, weights, *_folded(stack), do.CentreWriters(), do.ToRMSNorm())
     if found is None:
         return None
     new, arrays = found
     i = int(draw.integers(len(stack.blocks)))
-    part = stack.blocks[i].attention.output
-    arrays = _with(arrays, part, part.matrix(weights[part.weight]))
+    part, scale = stack.blocks[i].attention.output, stack.blocks[i].attention_scale
+    matrix = part.matrix(weights[part.weight])
+    arrays = _with(arrays, part, matrix if scale is None else weights[scale][:, None] * matrix)
     return Planted(new, arrays, _part(stack, i, "attention"), ("not centred",))
 
 
@@ -205,24 +218,24 @@ def not_orthogonal(stack: Stack, weights: Weights, draw: np.random.Generator) ->
     if found is None or any(n.part.kind != "rms" for n in stack.norms) or stack.blocks[0].placing != "pre":
         return None
     new, arrays = found
-    d = arrays[stack.tables[0].weight].shape[1]
+    d = stack.width(arrays)
     R = np.linalg.qr(draw.standard_normal((d, d)))[0] @ (np.eye(d) + 0.02 * draw.standard_normal((d, d)))
     inverse = np.linalg.inv(R)
     for table in new.tables:
-        arrays[table.weight] = arrays[table.weight] @ R.T
+        arrays = _with(arrays, table.linear, table.linear.matrix(arrays[table.weight]) @ R.T)
     for i, block in enumerate(new.blocks):
         for _, part in _readers(new, i):
             arrays = _with(arrays, part, part.matrix(arrays[part.weight]) @ inverse)
         for branch in (block.attention, block.feed_forward):
             for _, part in branch.writers():
                 arrays = _with(arrays, part, R @ part.matrix(arrays[part.weight]))
-    head = new.head.linear
-    arrays = _with(arrays, head, head.matrix(arrays[head.weight]) @ inverse)
+    for _, head in new.head.maps:
+        arrays = _with(arrays, head, head.matrix(arrays[head.weight]) @ inverse)
     return Planted(new, arrays, "tables", ("not orthogonal",))
 
 
 def _rotated(stack: Stack, weights: Weights) -> tuple[Stack, Weights] | None:
-    return _rewritten(stack, weights, do.Untie(), do.FoldNorms(), do.Rotate(seed=3))
+    return _rewritten(stack, weights, *_folded(stack), do.Rotate(seed=3))
 
 
 def writer_not_rotated(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
@@ -232,8 +245,9 @@ def writer_not_rotated(stack: Stack, weights: Weights, draw: np.random.Generator
         return None
     new, arrays = found
     i = int(draw.integers(len(stack.blocks)))
-    part = stack.blocks[i].feed_forward.writers()[0][1]
-    arrays = _with(arrays, part, part.matrix(weights[part.weight]))
+    part, scale = stack.blocks[i].feed_forward.writers()[0][1], stack.blocks[i].feed_forward_scale
+    matrix = part.matrix(weights[part.weight])
+    arrays = _with(arrays, part, matrix if scale is None else weights[scale][:, None] * matrix)
     return Planted(new, arrays, _part(stack, i, "feed_forward"), ("not rotated",))
 
 
@@ -349,7 +363,7 @@ def gate_for_up(stack: Stack, weights: Weights, draw: np.random.Generator) -> Pl
 def table_scale(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
     """The factor of the table of tokens is left out, or one is added."""
     first = stack.tables[0]
-    new = replace(first, scale=1.0 if first.scale != 1 else float(np.sqrt(weights[first.weight].shape[1])))
+    new = replace(first, scale=1.0 if first.scale != 1 else float(np.sqrt(stack.width(weights))))
     if stack.embedding_norm is not None or len(stack.tables) > 1:
         return None
     return Planted(replace(stack, tables=(new,)), weights, "tables", ("multiplied",))
@@ -357,10 +371,10 @@ def table_scale(stack: Stack, weights: Weights, draw: np.random.Generator) -> Pl
 
 def row_changed(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
     """One row of the table of tokens is another's."""
-    name = stack.tables[0].weight
-    rows = np.array(weights[name])
+    part = stack.tables[0].linear
+    rows = np.array(part.matrix(weights[part.weight]))
     rows[7] = rows[8]
-    return Planted(stack, weights | {name: rows}, "tables", ("1 row",))
+    return Planted(stack, _with(weights, part, rows), "tables", ("1 row",))
 
 
 def query_for_key(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
@@ -402,10 +416,11 @@ def row_of_head(stack: Stack, weights: Weights, draw: np.random.Generator) -> Pl
     if found is None:
         return None
     new, arrays = found
-    name = new.head.linear.weight
-    rows = np.array(arrays[name])
+    if (part := new.head.linear) is None:
+        return None
+    rows = np.array(part.matrix(arrays[part.weight]))
     rows[5] = rows[6]
-    return Planted(new, arrays | {name: rows}, "head", ("1 of 23 rows",))
+    return Planted(new, _with(arrays, part, rows), "head", ("1 of 23 rows",))
 
 
 def writing_gain(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
@@ -472,6 +487,75 @@ def groups_left_out(stack: Stack, weights: Weights, draw: np.random.Generator) -
     return Planted(exchange(stack, {path: replace(network, groups=None)}), weights, path, ("groups",))
 
 
+def scale_left_out(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Factors of channels are 1, as where a converter forgets layer scale."""
+    i = int(draw.integers(len(stack.blocks)))
+    name = stack.blocks[i].attention_scale
+    if name is None:
+        return None
+    arrays = weights | {name: np.ones_like(weights[name])}
+    return Planted(stack, arrays, _part(stack, i, "attention"), ("it is 1", name))
+
+
+def scale_twice(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Factors of channels are folded into the last map of a network, and stay."""
+    i = int(draw.integers(len(stack.blocks)))
+    name = stack.blocks[i].feed_forward_scale
+    if name is None:
+        return None
+    part = stack.blocks[i].feed_forward.writers()[0][1]
+    arrays = _with(weights, part, weights[name][:, None] * part.matrix(weights[part.weight]))
+    return Planted(stack, arrays, _part(stack, i, "feed_forward"), ("factors of channels are there twice",))
+
+
+def class_token_lost(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The class token is zero."""
+    name = next((table.weight for table in stack.tables if table.index == "leading"), None)
+    if name is None:
+        return None
+    return Planted(stack, weights | {name: 0 * weights[name]}, "tables", ("1 row", name))
+
+
+def positions_moved(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Positions begin one row too early, as where the class token's is left out."""
+    table = next((t for t in stack.tables if t.index == "position"), None)
+    if table is None or not any(t.index == "leading" for t in stack.tables):
+        return None
+    rows = table.linear.matrix(weights[table.weight])
+    moved = np.concatenate([rows[1:], rows[-1:]])
+    return Planted(stack, _with(weights, table.linear, moved), "tables", ("rows differ",))
+
+
+def head_parts_exchanged(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The head's columns for the first position and for the mean of the others are exchanged."""
+    first, mean = stack.head.linear, stack.head.mean
+    if first is None or mean is None:
+        return None
+    a, b = (part.matrix(weights[part.weight]) for part in (first, mean))
+    return Planted(stack, _with(_with(weights, first, b), mean, a), "head", ("exchanged",))
+
+
+def directions_exchanged(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Rows of relative positions before and behind stand in each other's place."""
+    a = stack.blocks[0].attention
+    if a.buckets is None or a.relative is None:
+        return None
+    moved = np.roll(weights[a.relative], a.buckets.count // 2, axis=0)
+    words = ("rows", "another order", a.relative)
+    return Planted(stack, weights | {a.relative: moved}, _part(stack, 0, "attention"), words)
+
+
+def buckets_changed(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Relative positions share rows up to another distance."""
+    i = int(draw.integers(len(stack.blocks)))
+    a = stack.blocks[i].attention
+    if a.buckets is None:
+        return None
+    path = f"blocks.{i}.attention"
+    new = replace(a, buckets=replace(a.buckets, largest=4 * a.buckets.largest))
+    return Planted(exchange(stack, {path: new}), weights, path, ("buckets.largest",))
+
+
 def _mixture_at(stack: Stack, draw: np.random.Generator) -> int | None:
     """A block with a mixture."""
     found = [i for i, block in enumerate(stack.blocks) if isinstance(block.feed_forward, Mixture)]
@@ -484,5 +568,7 @@ MISTAKES: tuple[Callable[[Stack, Weights, np.random.Generator], Planted | None],
     *(values_reordered, transposed, bias_lost, activation, score_scale, router_forgotten, gate_for_up, table_scale),
     *(row_changed, query_for_key, blocks_exchanged, branch_scaled, row_of_head, writing_gain),
     *(latent_gain_forgotten, shared_key_scaled, latent_epsilon, choice_bias_lost, groups_left_out),
+    *(scale_left_out, scale_twice, class_token_lost, positions_moved, head_parts_exchanged, directions_exchanged),
+    buckets_changed,
 )
 """Functions that plant a mistake, or return None where a family cannot have it."""

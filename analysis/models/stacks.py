@@ -8,6 +8,7 @@ import numpy as np
 from lngeom.transformers import (
     Attention,
     Block,
+    Buckets,
     FeedForward,
     Head,
     Linear,
@@ -41,7 +42,8 @@ class Variant:
         placing: of the norms.
         parallel: None, "shared" (one norm) or "two".
         embedding_norm: whether a norm follows the tables.
-        positions: "learned", "rotary", "alibi", "relative" or "none".
+        positions: "learned", "rotary", "alibi", "relative", "buckets" (one relative table of all blocks, whose rows
+            several distances share) or "none".
         rotated: rotary coordinates.
         frequencies: of rotary pairs; None: falling powers.
         types: rows of a table of types, or 0.
@@ -213,6 +215,12 @@ class _Builder:
         down = self.linear(f"{name}.down", v.width, v.hidden, "2" in v.biases)
         return FeedForward(up, down, gate, v.activation)  # type: ignore[arg-type]
 
+    def relative(self, name: str) -> str | None:
+        v = self.v
+        if v.positions == "buckets":  # one table for all blocks
+            return self.array("shared.relative", 8, v.heads)
+        return self.array(f"{name}.relative", v.heads, v.length) if v.positions == "relative" else None
+
     def mixture(self, name: str) -> Mixture:
         v = self.v
         router = self.linear(f"{name}.router", v.experts, v.width, v.router_bias)
@@ -253,7 +261,8 @@ class _Builder:
             cap=v.cap,
             sink=self.array(f"{name}.sink", n) if v.sink else None,
             alibi=tuple(2.0 ** -(1 + i) for i in range(n)) if v.positions == "alibi" else None,
-            relative=self.array(f"{name}.relative", n, v.length) if v.positions == "relative" else None,
+            relative=self.relative(name),
+            buckets=Buckets(8, 3) if v.positions == "buckets" else None,
             causal=v.causal,
         )
 
@@ -314,6 +323,14 @@ CHECKED: dict[str, tuple[Variant, int]] = {
     "T5: relative table, RMS, ReLU": (
         Variant(**RMS, **BARE, positions="relative", activation="relu", vocabulary=9),
         125,
+    ),
+    "T5's encoder: one relative table with shared rows, RMS, ReLU": (
+        Variant(**RMS, **BARE, positions="buckets", activation="relu", vocabulary=9, causal=False),
+        125,
+    ),
+    "T5 v1.1's encoder: one relative table with shared rows, RMS, gated GELU": (
+        Variant(**RMS, **BARE, positions="buckets", gated=True, vocabulary=9, causal=False, head_bias=True),
+        126,
     ),
     "Pythia: parallel, two LN, partly rotary": (
         Variant(parallel="two", **{**ROTARY, "rotated": 2}, vocabulary=20),

@@ -6,6 +6,7 @@ It may import `_core`.
 from lngeom.transformers.description import (
     Attention as Attention,
     Block as Block,
+    Buckets as Buckets,
     FeedForward as FeedForward,
     Groups as Groups,
     Head as Head,
@@ -24,6 +25,7 @@ from lngeom.transformers.forward import hidden as hidden, logits as logits
 __all__ = [
     "Attention",
     "Block",
+    "Buckets",
     "FeedForward",
     "Groups",
     "Head",

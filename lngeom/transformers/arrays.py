@@ -44,7 +44,7 @@ class StackArrays:
     def __init__(self, stack: Stack, weights: Mapping[str, Any]):
         self.stack = stack
         self.values = {name: np.asarray(weights[name], np.float64) for name in weights}
-        self.width: int = self.values[stack.tables[0].weight].shape[1]
+        self.width: int = stack.width(self.values)
         self.index = functools.cache(self._index)
 
     @functools.cached_property

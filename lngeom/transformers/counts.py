@@ -141,6 +141,9 @@ class _Counts:
     def embedding(self) -> None:
         stack, d = self.stack, self.d
         self.found["unread"] += d * sum(t.offset for t in stack.tables)
+        self.found["unread"] += sum(
+            len(buckets.unread()) * self.shapes[name][1] for name, buckets in stack.bucket_tables.items()
+        )
         norm = stack.embedding_norm
         hidden = self.blind if norm is None else norm.centres
         rows = [self.shapes[t.weight][0] - t.offset for t in stack.tables]
@@ -150,7 +153,7 @@ class _Counts:
             head = self.before_head
             if stack.tied and _centres(head) and not _gain(head):
                 # A token's row along 1 adds Σβ to its own logit: the head's bias takes it, or β for rows E u.
-                every = not _bias(head) or stack.head.linear.bias is not None
+                every = not _bias(head) or stack.head.map.bias is not None
                 self.found["w"] += rows[0] - self.uncapped if every else d
         if norm is not None and self.blind:
             self.found["w"] += _bias(norm)
@@ -313,8 +316,8 @@ class _Counts:
     def head(self) -> None:
         """The last norm, the head, and a layer between them."""
         stack, head = self.stack, self.stack.head
-        rows = _outputs(head.linear, self.shapes, self.d)
-        own = head.linear.bias is not None
+        rows = _outputs(head.map, self.shapes, self.d)
+        own = head.map.bias is not None
         norm = self.before_head
         if head.transform is not None and self.last is not None:
             self.folded(self.last, [(self.d, head.transform.linear.bias is not None, 0)])

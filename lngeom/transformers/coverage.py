@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
-from lngeom.transformers.description import Attention, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
+from lngeom.transformers.description import Attention, Block, FeedForward, Linear, Mixture, Norm, Stack, Table, walk
 
 
 def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -13,7 +14,17 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
     Raises:
         ValueError: naming the part and what to do.
     """
+    if stack.patches:
+        _refuse("a stack that reads patches")
+    if stack.hidden_states:
+        _refuse("a stack whose outputs are hidden states")
+    if stack.head.reads != "each":
+        _refuse("a head that reads one position alone")
+    if other := next((t for t in stack.tables if t.index in {"input", "leading"} or t.layout != "rows"), None):
+        _refuse(f"a table of another kind than tokens, types and positions ({other.weight})")
     for path, part in walk(stack):
+        if isinstance(part, Block) and (scale := part.attention_scale or part.feed_forward_scale):
+            _refuse(f"{path}: factors of channels of a branch ({scale})")
         if isinstance(part, Attention):
             _check_attention(path, part, shapes)
         elif isinstance(part, FeedForward) and part.gate is None and part.activation == "identity":
@@ -99,7 +110,7 @@ def _check_shared(stack: Stack) -> None:
                 if part.layout != "oi" or part.rows is not None:
                     _refuse("a tied head that takes part of the table")
                 continue
-            uses[part.weight, part.rows, part.expert] += 1
+            uses[part.weight, part.rows, part.columns, part.expert] += 1
             if part.bias is not None:
                 uses[part.bias, part.rows, part.expert] += 1
         elif isinstance(part, Norm):
@@ -109,6 +120,11 @@ def _check_shared(stack: Stack) -> None:
         for key in ("temperature", "sink"):
             if isinstance(name := getattr(part, key, None), str):
                 uses[name,] += 1
+    tables: dict[str, Any] = {}
+    for block in stack.blocks:
+        a = block.attention
+        if a.relative is not None and tables.setdefault(a.relative, a.buckets) != a.buckets:
+            _refuse(f"a relative table that blocks read by other rows ({a.relative})")
     shared = [use[0] for use, count in uses.items() if count > 1]
     if shared:
         _refuse(f"an array with two roles ({shared[0]})")

@@ -33,6 +33,15 @@ def check_power_of_two(block: int | None) -> None:
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh", "identity"]
 NormKind = Literal["layer", "rms", "l2"]
 
+INPUTS = ("token", "patch")
+"""What tables of inputs have as their index."""
+
+ARRAYS = (
+    *("weight", "bias", "gain", "temperature", "sink", "relative", "choice_bias"),
+    *("attention_scale", "feed_forward_scale"),
+)
+"""Fields of parts that name an array."""
+
 
 @dataclass(frozen=True)
 class Rows(Part):
@@ -65,6 +74,7 @@ class Linear(Part):
         rows: which outputs of a fused array; None: all.
         expert: position along a leading axis of experts; None: there is no such axis.
         input_axes: how many axes of the array are inputs; they are joined, as are the other axes.
+        columns: which inputs of a fused array; None: all.
     """
 
     weight: str
@@ -73,6 +83,7 @@ class Linear(Part):
     rows: Rows | None = None
     expert: int | None = None
     input_axes: int = 1
+    columns: Rows | None = None
 
     positive, not_negative = ("input_axes",), ("expert",)
 
@@ -82,7 +93,7 @@ class Linear(Part):
         cut = len(shape) - self.input_axes if self.layout == "oi" else self.input_axes
         first, second = int(np.prod(shape[:cut])), int(np.prod(shape[cut:]))
         out, into = (first, second) if self.layout == "oi" else (second, first)
-        return (out if self.rows is None else self.rows.length * self.rows.count), into
+        return _taken(self.rows, out), _taken(self.columns, into)
 
     def of_expert(self, array: Any) -> Any:
         """The stored array, or this expert's part of it (a view where possible)."""
@@ -95,7 +106,8 @@ class Linear(Part):
             found = stored.reshape(-1, int(np.prod(stored.shape[stored.ndim - self.input_axes :])))
         else:
             found = stored.reshape(int(np.prod(stored.shape[: self.input_axes])), -1).T
-        return found if self.rows is None else found[self.rows.indices()]
+        found = found if self.rows is None else found[self.rows.indices()]
+        return found if self.columns is None else found[:, self.columns.indices()]
 
     def offsets(self, array: Any) -> Any:
         """B [out] from the stored array of the bias."""
@@ -109,7 +121,11 @@ class Linear(Part):
             view = part.reshape(-1, int(np.prod(part.shape[part.ndim - self.input_axes :])))
         else:
             view = part.reshape(int(np.prod(part.shape[: self.input_axes])), -1).T
-        view[slice(None) if self.rows is None else self.rows.indices()] = matrix
+        rows, columns = (
+            np.arange(size) if some is None else some.indices()
+            for some, size in zip((self.rows, self.columns), view.shape, strict=True)
+        )
+        view[rows[:, None], columns] = matrix
 
     def with_matrix(self, array: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         """A copy of the stored array in which this map's part is `matrix` [out, in]."""
@@ -123,6 +139,11 @@ class Linear(Part):
         view = self.of_expert(new).reshape(-1)
         view[slice(None) if self.rows is None else self.rows.indices()] = offsets
         return new
+
+
+def _taken(some: Rows | None, every: int) -> int:
+    """How many outputs or inputs a map has, of those of its array."""
+    return every if some is None else some.length * some.count
 
 
 @dataclass(frozen=True)
@@ -205,6 +226,50 @@ class Latent(Part):
 
 
 @dataclass(frozen=True)
+class Buckets(Part):
+    r"""Relative positions that share a row of a table, as of T5: half of the rows for each direction.
+
+    With m = count / 2 rows a direction and e = m // 2, position j seen from i has the row |j − i| if that is below e,
+    else $e + \lfloor (m - e) \log(|j - i| / e) / \log(L / e) \rfloor$, m − 1 at most; plus m if j is behind i. The
+    logarithms are those of float32.
+
+    Attributes:
+        count: how many rows there are.
+        largest: L; relative positions from here on share the last row.
+    """
+
+    count: int
+    largest: int
+
+    positive = ("count", "largest")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count < 4 or self.count % 2 or self.largest <= self.count // 4:
+            raise ValueError(
+                f"buckets must be an even number, at least 4, with a largest distance above a quarter of it; got "
+                f"{self.count} and {self.largest}"
+            )
+
+    def rows(self, positions: int) -> np.ndarray:
+        """The row [i, j] of each pair of so many positions."""
+        return self.of(np.arange(positions)[None] - np.arange(positions)[:, None])
+
+    def unread(self, positions: int | None = None) -> np.ndarray:
+        """Rows that no pair of positions reads, of so many positions or of any number."""
+        longest = self.largest if positions is None else positions - 1
+        return np.setdiff1d(np.arange(self.count), self.of(np.arange(-longest, longest + 1)))
+
+    def of(self, away: np.ndarray) -> np.ndarray:
+        """The row of each relative position j − i."""
+        half, exact = self.count // 2, self.count // 4
+        far = np.maximum(np.abs(away), 1).astype(np.float32) / np.float32(exact)
+        steps = np.log(far) / np.float32(np.log(self.largest / exact)) * np.float32(half - exact)
+        coarse = np.minimum(exact + np.trunc(steps).astype(int), half - 1)
+        return np.where(np.abs(away) < exact, np.abs(away), coarse) + half * (away > 0)
+
+
+@dataclass(frozen=True)
 class Attention(Part):
     r"""Attention with n query heads and n_k key/value heads; head h reads group h // (n / n_k).
 
@@ -231,7 +296,8 @@ class Attention(Part):
         cap: c of the soft cap of scores, or None.
         sink: name of an extra logit by head [n] in the softmax's denominator, or None.
         alibi: slopes by head (score −= slope · distance), or None.
-        relative: name of a table [n, distances] added to the scores at |i − j|, or None.
+        relative: name of a table [n, distances] added to the scores at |i − j|, or None. Blocks may share it.
+        buckets: relative positions that share a row of that table, which is then [buckets, n]; None: see above.
         causal: whether a position sees only itself and earlier ones.
         window: how many positions back it sees, itself included; None: all.
         hadamard: size of the blocks of a Hadamard matrix H that turns queries and keys last, see `forward.hadamard`;
@@ -268,6 +334,7 @@ class Attention(Part):
     kv_latent: Latent | None = None
     shared_key: Linear | None = None
     shared_width: int = 0
+    buckets: Buckets | None = None
 
     positive = ("heads", "kv_heads", "query_width", "value_width", "cap", "window", "hadamard")
     not_negative = ("shared_width",)
@@ -291,6 +358,8 @@ class Attention(Part):
             )
         if self.shared_key is not None and self.key_norm is not None:
             raise ValueError("a norm of keys does not go with a part of them that all heads share")
+        if self.buckets is not None and self.relative is None:
+            raise ValueError("buckets are for attention with a relative table: name it")
         if (self.query_norm is None) != (self.key_norm is None):
             raise ValueError("queries and keys must both have a norm, or neither")
         if self.alibi is not None and len(self.alibi) != self.heads:
@@ -475,6 +544,9 @@ class Block(Part):
         parallel: whether both branches read the same stream, and their outputs are added together.
         factor: factor of what each branch adds to the stream ("pre" only).
         bare_attention: whether attention reads the stream itself, without a norm ("pre" only).
+        attention_scale: name of a factor of each channel [d] of what attention adds to the stream (layer scale), or
+            None ("pre" only, not parallel).
+        feed_forward_scale: likewise of the second branch.
     """
 
     attention: Attention
@@ -487,6 +559,8 @@ class Block(Part):
     parallel: bool = False
     factor: float = 1.0
     bare_attention: bool = False
+    attention_scale: str | None = None
+    feed_forward_scale: str | None = None
 
     positive = ("factor",)
 
@@ -506,6 +580,12 @@ class Block(Part):
             )
         if self.factor != 1 and self.placing != "pre":
             raise ValueError(f"a factor of the branches is for placing 'pre'; placing is {self.placing!r}")
+        scaled = self.attention_scale is not None or self.feed_forward_scale is not None
+        if scaled and (self.placing != "pre" or self.parallel):
+            raise ValueError(
+                f"factors of channels are for blocks with placing 'pre', not parallel; got {self.placing!r}, "
+                f"parallel={self.parallel}"
+            )
         if reading != (bool(reads),) * 2 or writing != (bool(writes),) * 2:
             raise ValueError(
                 f"placing {self.placing!r} needs {2 * reads} of attention_norm and feed_forward_norm and {2 * writes} "
@@ -523,18 +603,37 @@ class Table(Part):
     """A table whose rows are added to the stream.
 
     Attributes:
-        weight: name of the array [rows, d].
-        index: "token", "position" or "type".
+        weight: name of the array.
+        index: "token": each input reads one row, by its number; "patch": each input is a vector, which weighs the rows,
+            so that the table is a linear map of it; "input": one row, at every input; "type": one row at every input,
+            by its type; "leading": rows that stand before the inputs, at positions of their own (class token);
+            "position": one row at every position, those of the leading rows included.
         offset: the first position reads this row (OPT: 2).
         scale: factor of the rows (Gemma: √d).
+        layout: "rows": the array is [rows, d]; "joined": [..., d], with any axes before the last one, which are joined;
+            "columns": [d, ...], likewise.
     """
 
     weight: str
-    index: Literal["token", "position", "type"] = "token"
+    index: Literal["token", "patch", "input", "type", "leading", "position"] = "token"
     offset: int = 0
     scale: float = 1.0
+    layout: Literal["rows", "joined", "columns"] = "rows"
 
     not_negative = ("offset",)
+
+    @property
+    def linear(self) -> Linear:
+        """The table as the map whose matrix has its rows."""
+        return Linear(self.weight, layout="io" if self.layout == "columns" else "oi")
+
+    def rows(self, stored: tuple[int, ...]) -> int:
+        """How many rows the array of this shape has."""
+        return self.linear.sizes(stored)[0]
+
+    def width(self, stored: tuple[int, ...]) -> int:
+        """How long a row is."""
+        return self.linear.sizes(stored)[1]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -559,23 +658,50 @@ class Transform(Part):
 
 @dataclass(frozen=True)
 class Head(Part):
-    """The map from the last norm's output to logits.
+    """The map from the last norm's output to logits; without one, that norm's outputs (hidden states) are the outputs.
 
     Attributes:
-        linear: d → V. Its weight may be the table of tokens: then the head is tied.
+        linear: d → V. Its weight may be the table of tokens: then the head is tied. None: there are no logits.
         cap: c of the soft cap c · tanh(z/c) of the logits, or None.
         transform: layer before it, or None.
         untied: name that the matrix of a tied head gets when it becomes an array of its own.
         scale: factor of the logits, before the cap.
+        reads: "each": there are logits at each position; "first": at the first one alone (class token).
+        mean: d → V of the mean over all positions but the first, which is added to the logits of the first, or None.
     """
 
-    linear: Linear
+    linear: Linear | None
     cap: float | None = None
     transform: Transform | None = None
     untied: str = "lm_head.weight"
     scale: float = 1.0
+    reads: Literal["each", "first"] = "each"
+    mean: Linear | None = None
 
     positive = ("cap", "scale")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        alone = (self.cap, self.transform, self.scale, self.reads, self.mean) == (None, None, 1.0, "each", None)
+        if self.linear is None and not alone:
+            raise ValueError("a head without a map has nothing else either: its outputs are the hidden states")
+        if self.mean is not None and (self.reads != "first" or self.transform is not None or self.mean.bias):
+            raise ValueError(
+                "a map of the mean is for a head that reads the first position, without a transform; the bias is that "
+                "of linear"
+            )
+
+    @property
+    def map(self) -> Linear:
+        """The map to logits, where there is one."""
+        assert self.linear is not None
+        return self.linear
+
+    @property
+    def maps(self) -> tuple[tuple[str, Linear], ...]:
+        """The maps to logits, with their names."""
+        both = (("linear", self.linear), ("mean", self.mean))
+        return tuple((name, part) for name, part in both if part is not None)
 
 
 @dataclass(frozen=True)
@@ -647,7 +773,7 @@ class Stack(Part):
     """A transformer: tables, blocks, final norm, head.
 
     Attributes:
-        tables: tables that are added up; the first is that of the tokens.
+        tables: tables that are added up; the first is that of the tokens, or the map of the patches.
         blocks: the blocks, in order.
         final: norm before the head, or None (post-norm stacks).
         head: map to logits.
@@ -656,7 +782,7 @@ class Stack(Part):
             before it reads. Logits do not depend on them; a rewrite keeps their outputs too.
 
     Raises:
-        ValueError: if the first table is not that of the tokens, or blocks of post-norm and others are mixed.
+        ValueError: if the first table is not that of the inputs, or blocks of post-norm and others are mixed.
     """
 
     tables: tuple[Table, ...]
@@ -668,15 +794,25 @@ class Stack(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.tables or [t.index for t in self.tables].count("token") != 1 or self.tables[0].index != "token":
-            raise ValueError("tables must begin with the one table that has index 'token'")
+        kinds = [table.index for table in self.tables]
+        if not kinds or kinds[0] not in INPUTS or sum(kind in INPUTS for kind in kinds) != 1:
+            raise ValueError("tables must begin with the one table that has index 'token' or 'patch'")
+        if kinds.count("leading") > 1:
+            raise ValueError("at most one table has index 'leading'")
+        if self.hidden_states and self.final is None:
+            raise ValueError("a stack whose outputs are hidden states has a final norm: they are its output")
         if len({b.placing == "post" for b in self.blocks}) > 1:
             raise ValueError("blocks must all be post-norm, or none")
 
     @property
     def tied(self) -> bool:
         """Whether the head's matrix is the table of tokens."""
-        return self.head.linear.weight == self.tables[0].weight
+        return self.head.linear is not None and self.head.linear.weight == self.tables[0].weight
+
+    @property
+    def hidden_states(self) -> bool:
+        """Whether the outputs are hidden states, those of the final norm, and not logits."""
+        return self.head.linear is None
 
     @cached_property
     def spaces(self) -> tuple[Space, ...]:
@@ -692,6 +828,25 @@ class Stack(Part):
         return tuple(
             e.site for s in self.spaces for e in s.events if e.access == "write" and isinstance(e.site.part, Norm)
         )
+
+    @property
+    def patches(self) -> bool:
+        """Whether the inputs are vectors, and not numbers of rows."""
+        return self.tables[0].index == "patch"
+
+    @property
+    def bucket_tables(self) -> dict[str, Buckets]:
+        """Relative tables with rows that several relative positions share, each once."""
+        found = (block.attention for block in self.blocks)
+        return {a.relative: a.buckets for a in found if a.relative is not None and a.buckets is not None}
+
+    def width(self, weights: Mapping[str, Any]) -> int:
+        """Width d of the stream, of arrays by name."""
+        return self.tables[0].width(tuple(weights[self.tables[0].weight].shape))
+
+    def leading(self, weights: Mapping[str, Any]) -> int:
+        """How many positions stand before the inputs, of arrays by name."""
+        return sum(t.rows(tuple(weights[t.weight].shape)) for t in self.tables if t.index == "leading")
 
     def output_space(self, norm: Site) -> Space:
         """The space that a norm writes to."""
@@ -712,7 +867,7 @@ class Stack(Part):
         """Names of all arrays, each once."""
         names: dict[str, None] = {}
         for _, part in walk(self):
-            for key in ("weight", "bias", "gain", "temperature", "sink", "relative", "choice_bias"):
+            for key in ARRAYS:
                 if isinstance(name := getattr(part, key, None), str):
                     names[name] = None
         return tuple(names)
@@ -738,10 +893,10 @@ class Stack(Part):
             )
         for name in self.arrays:
             _check_array(name, weights[name])
-        if not len(weights[self.tables[0].weight].shape):
-            raise ValueError(f"table {self.tables[0].weight!r} must have rows; it is a single number")
-        d = weights[self.tables[0].weight].shape[-1]
-        widths = {d}
+        for table in self.tables:
+            if not len(weights[table.weight].shape):
+                raise ValueError(f"table {table.weight!r} must have rows; it is a single number")
+        d = self.width(weights)
         for site in self.linears:
             shape = site.part.sizes(weights[site.part.weight].shape)
             wanted = _wanted(self, site.path, d)
@@ -752,6 +907,10 @@ class Stack(Part):
                 units = part.down.sizes(weights[part.down.weight].shape)[1]
                 if units % part.hadamard:
                     raise ValueError(f"{path}: blocks of {part.hadamard} must divide its {units} hidden units")
+            if isinstance(part, Attention) and part.buckets is not None and part.relative is not None:
+                shape, wanted = tuple(weights[part.relative].shape), (part.buckets.count, part.heads)
+                if shape != wanted:
+                    raise ValueError(f"{part.relative!r} of {path} must have shape {wanted}; got {shape}")
             if isinstance(part, Mixture) and part.choice_bias is not None:
                 shape, wanted = tuple(weights[part.choice_bias].shape), (len(part.experts),)
                 if shape != wanted:
@@ -763,9 +922,19 @@ class Stack(Part):
                     raise ValueError(
                         f"{name!r} of {site.path} must have shape ({size},); got {tuple(weights[name].shape)}"
                     )
+        for i, block in enumerate(self.blocks):
+            for key in ("attention_scale", "feed_forward_scale"):
+                name = getattr(block, key)
+                if name is not None and tuple(weights[name].shape) != (d,):
+                    raise ValueError(
+                        f"{name!r} of blocks.{i}.{key} must have shape ({d},); got {tuple(weights[name].shape)}"
+                    )
         for table in self.tables:
-            if weights[table.weight].ndim != 2 or weights[table.weight].shape[1] not in widths:
-                raise ValueError(f"table {table.weight!r} must have rows of {d}; got {weights[table.weight].shape}")
+            shape = tuple(weights[table.weight].shape)
+            if table.width(shape) != d or (len(shape) != 2 and table.layout == "rows"):
+                raise ValueError(f"table {table.weight!r} must have rows of {d}; got {shape}")
+            if table.index == "input" and table.rows(shape) != 1:
+                raise ValueError(f"table {table.weight!r} must have one row; got {shape}")
 
 
 def check_stack(stack: Any) -> None:
@@ -942,13 +1111,14 @@ def _spaces(stack: Stack) -> Iterator[Space]:
         found.restart(Site("embedding_norm", stack.embedding_norm))
     for i, block in enumerate(stack.blocks):
         found.block(f"blocks.{i}", block)
-    last = Site("head.linear", stack.head.linear)
+    last = Site("head", stack.head) if stack.head.linear is None else Site("head.linear", stack.head.linear)
     if (transform := stack.head.transform) is not None:
         norm = Site("head.transform.norm", transform.norm)
         found.inner("head.transform", [Site("head.transform.activation", transform.activation)], [norm])
         found.inner(norm.path, [norm], [last])
         last = Site("head.transform.linear", transform.linear)
-    ends = [last, *(Site(f"side.{i}", part) for i, part in enumerate(stack.side))]
+    means = [] if stack.head.mean is None else [Site("head.mean", stack.head.mean)]
+    ends = [last, *means, *(Site(f"side.{i}", part) for i, part in enumerate(stack.side))]
     if stack.final is not None:
         norm = Site("final", stack.final)
         found.read(norm)

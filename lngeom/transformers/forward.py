@@ -22,6 +22,7 @@ from lngeom.transformers.description import (
     Norm,
     Rotary,
     Stack,
+    Table,
 )
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -42,7 +43,8 @@ def logits(
 ) -> Float[Array, "N T V"]:
     """Logits of a stack at every position.
 
-    Positions are 0 … T − 1, and no position is masked but by causality. Arrays keep their dtype. In dtypes below
+    Positions are 0 … T − 1, those of leading rows included, and no position is masked but by causality. Arrays keep
+    their dtype. In dtypes below
     float32, statistics of norms, scores and router weights are computed in float32. float64 needs
     `jax.enable_x64(True)`.
 
@@ -50,11 +52,12 @@ def logits(
         stack: the description.
         weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for rows of
             tables and matrices, some at a time, instead of whole arrays.
-        tokens: token ids.
+        tokens: token ids; where the inputs are patches, vectors [N, T, entries], or numbers of entries that are 1 in a
+            patch of zeros.
         types: rows of the table of types; None: 0.
 
     Returns:
-        The logits.
+        The logits, at one position where the head reads the first alone; the hidden states where there is no head.
     """
     return head(stack, weights, hidden(stack, weights, tokens, types))
 
@@ -74,14 +77,25 @@ def embedded(
 ) -> Float[Array, "N T d"]:
     """The stream before the first block."""
     tokens = jnp.asarray(tokens)
+    N, T = tokens.shape[:2]
+    before = stack.leading(weights)
     rows = {
         "token": tokens,
-        "position": np.arange(tokens.shape[1])[None],
-        "type": np.zeros(tokens.shape, int) if types is None else jnp.asarray(types),
+        "patch": tokens,
+        "input": np.zeros((1, T), int),
+        "type": np.zeros((N, T), int) if types is None else jnp.asarray(types),
+        "leading": np.arange(before)[None],
+        "position": np.arange(before + T)[None],
     }
     x = 0
     for table in stack.tables:
-        found = _rows(table.weight, weights, rows[table.index] + table.offset)
+        if table.index == "patch" and tokens.ndim == 3:
+            found = _weighed(table, _array(weights[table.weight]), tokens)
+        else:
+            found = _rows(table, weights, rows[table.index] + table.offset)
+        if before and table.index != "position":
+            empty = (0, T) if table.index == "leading" else (before, 0)
+            found = jnp.pad(found, ((0, 0), empty, (0, 0)))
         x = x + times(table.scale, found)
     x = jnp.asarray(x)
     return x if stack.embedding_norm is None else norm(stack.embedding_norm, weights, x)
@@ -103,7 +117,7 @@ def after(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) ->
 def attention_branch(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
     """What attention adds to the stream: its reading norm, itself, its writing norm, and the factor."""
     y = attention(block.attention, weights, _read(block.attention_norm, block.placing, weights, x))
-    y = times(block.factor, y)
+    y = _scaled(block.attention_scale, weights, times(block.factor, y))
     return y if block.attention_writing_norm is None else norm(block.attention_writing_norm, weights, y)
 
 
@@ -111,15 +125,22 @@ def feed_forward_branch(block: Block, weights: Mapping[str, Any], x: Float[Array
     """What the second branch adds to the stream."""
     before = block.attention_norm if block.shared_norm else block.feed_forward_norm
     y = times(block.factor, feed_forward(block.feed_forward, weights, _read(before, block.placing, weights, x)))
+    y = _scaled(block.feed_forward_scale, weights, y)
     return y if block.feed_forward_writing_norm is None else norm(block.feed_forward_writing_norm, weights, y)
 
 
 def head(stack: Stack, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T V"]:
-    """Logits from what `hidden` returns."""
+    """Logits from what `hidden` returns; the same again where there is no map to logits."""
+    if stack.head.linear is None:
+        return x
     if (transform := stack.head.transform) is not None:
         x = _activated(transform.activation, linear(transform.linear, weights, x), None)
         x = norm(transform.norm, weights, x)
-    z = times(stack.head.scale, linear(stack.head.linear, weights, x))
+    first = stack.head.reads == "first"
+    z = linear(stack.head.linear, weights, x[:, :1] if first else x)
+    if stack.head.mean is not None:
+        z = z + linear(stack.head.mean, weights, x[:, 1:].mean(1, keepdims=True))
+    z = times(stack.head.scale, z)
     return z if stack.head.cap is None else stack.head.cap * jnp.tanh(z / stack.head.cap)
 
 
@@ -188,6 +209,9 @@ def attention(part: Attention, weights: Mapping[str, Any], x: Float[Array, "N T 
     temperature, relative, sink = (
         None if name is None else _array(weights[name]) for name in (part.temperature, part.relative, part.sink)
     )
+    if relative is not None:
+        away = np.abs(np.arange(T)[:, None] - np.arange(T)[None])
+        relative = relative[:, away] if part.buckets is None else relative.T[:, part.buckets.rows(T)]
     averaged = _averaged(
         q, k, v, temperature, relative, sink, part.score_scale, part.cap, part.alibi, part.causal, part.window
     )
@@ -229,7 +253,7 @@ def _averaged(
     if alibi is not None:
         scores = scores - jnp.asarray(np.array(alibi)[:, None, None] * (i - j), dtype)[None]
     if relative is not None:
-        scores = scores + relative.astype(dtype)[:, np.abs(i - j)][None]
+        scores = scores + relative.astype(dtype)[None]
     seen = (i >= j) if causal else np.ones((T, T), bool)
     if window is not None:
         seen = seen & (np.abs(i - j) < window)
@@ -347,12 +371,27 @@ def _largest(values: Float[Array, "... E"], count: int) -> Float[Array, "... E"]
     return jax.nn.one_hot(jax.lax.top_k(values, count)[1], values.shape[-1], dtype=values.dtype).sum(-2)
 
 
-def _rows(name: str, weights: Mapping[str, Any], index: Array) -> Array:
+def _rows(table: Table, weights: Mapping[str, Any], index: Array) -> Array:
     """Rows of a table."""
+    name = table.weight
+    if table.layout != "rows":
+        return _taken(table.linear.matrix(_array(weights[name])), index)
     if not hasattr(weights, "rows"):
         return _taken(_array(weights[name]), index)
     needed, places = np.unique(np.asarray(index), return_inverse=True)
     return _taken(_array(weights.rows(name, needed)), places.reshape(index.shape))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weighed(table: Table, array: Array, patches: Float[Array, "N T p"]) -> Float[Array, "N T d"]:
+    """The rows of a table, each with a weight of every input."""
+    rows = table.linear.matrix(array)
+    return jnp.einsum("ntp,pd->ntd", patches.astype(rows.dtype), rows)
+
+
+def _scaled(name: str | None, weights: Mapping[str, Any], y: Float[Array, "N T d"]) -> Float[Array, "N T d"]:
+    """What a branch adds, with a factor for each channel."""
+    return y if name is None else y * _array(weights[name]).astype(y.dtype)[None, None]
 
 
 def _array(value: Any) -> Array:

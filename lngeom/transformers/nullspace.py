@@ -279,6 +279,8 @@ def _on_data(
         given = types if types is not None else np.zeros_like(tokens)
         used = {"token": tokens, "position": np.arange(length), "type": given}[table.index]
         unread.append(rows - len(np.unique(used)))
+    for buckets in stack.bucket_tables.values():
+        unread.append(len(buckets.unread(length)) - len(buckets.unread()))
     outputs = samples * length * (vocabulary - 1)
     found = [
         Condition(

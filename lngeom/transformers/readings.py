@@ -208,8 +208,8 @@ def readings(arrays: StackArrays) -> Iterator[Reading]:
     if (transform := stack.head.transform) is not None:
         rows = np.zeros(len(arrays.matrix(transform.linear)), bool)
         yield Reading(last_norm(stack), (Reader(transform.linear, rows),), "folds")
-    rows = np.zeros(len(arrays.matrix(stack.head.linear)), bool)
-    yield Reading(head_norm(stack), (Reader(stack.head.linear, rows),), "tied" if stack.tied else "folds")
+    rows = np.zeros(len(arrays.matrix(stack.head.map)), bool)
+    yield Reading(head_norm(stack), (Reader(stack.head.map, rows),), "tied" if stack.tied else "folds")
 
 
 def space_of(stack: Stack, path: str) -> Space:

@@ -97,8 +97,13 @@ def symmetries(arrays: StackArrays) -> Iterator[Generators]:
     for name, users in tables.items():
         if all(a.sink is None for a in users):
             shape = arrays.values[name].shape
+            by_row = users[0].buckets is None  # a row a head, or a column
             yield Generators(
-                "a", shape[:1], lambda c, n=name, s=shape: [arrays.change_array(n, c[:, :, None] * np.ones(s))]
+                "a",
+                (users[0].heads,),
+                lambda c, n=name, s=shape, r=by_row: [
+                    arrays.change_array(n, (c[:, :, None] if r else c[:, None]) * np.ones(s))
+                ],
             )
     yield from _head(arrays)
     yield from _tables(arrays)
@@ -143,6 +148,9 @@ def _unread(arrays: StackArrays) -> Iterator[Generators]:
         if table.offset:
             index = arrays.index(table.weight)[: table.offset]
             yield Generators("unread", index.shape, lambda c, t=table, index=index: [Change(t.weight, index, c)])
+    for name, buckets in arrays.stack.bucket_tables.items():
+        index = arrays.index(name)[buckets.unread()]
+        yield Generators("unread", index.shape, lambda c, n=name, index=index: [Change(n, index, c)])
 
 
 def _gains(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:
@@ -208,7 +216,7 @@ def _norm_biases(arrays: StackArrays, reading: Reading) -> Iterator[Generators]:
     if norm is None or norm.bias is None:
         return
     if reading.kind == "tied":
-        head = arrays.stack.head.linear
+        head = arrays.stack.head.map
         if head.bias is not None:
             yield Generators(
                 "β",
@@ -279,13 +287,13 @@ def _table_columns(arrays: StackArrays, table: Table) -> Iterator[Generators]:
     if norm is None or not norm.centres or np.ptp(arrays.gain(norm)) > 0:
         return
     lever = float(arrays.bias(norm).sum())  # a row along 1 adds this to its own logit, and nothing that varies
-    bias = stack.head.linear.bias
+    bias = stack.head.map.bias
     if norm.bias is not None and lever != 0 and bias is None:
         return
 
     def tangents(c: Any) -> list[Change]:
         changes = [arrays.change_rows(table, contract("Kn,d->Knd", c, np.ones(d)))]
-        return changes if bias is None else [*changes, arrays.change_offsets(stack.head.linear, -lever * c)]
+        return changes if bias is None else [*changes, arrays.change_offsets(stack.head.map, -lever * c)]
 
     yield Generators("w", (rows,), tangents)
 
@@ -806,10 +814,10 @@ def _head(arrays: StackArrays) -> Iterator[Generators]:
     head = arrays.stack.head
     if head.cap is not None:
         return
-    ones = np.ones(len(arrays.matrix(head.linear)))
+    ones = np.ones(len(arrays.matrix(head.map)))
     if not arrays.stack.tied:
         yield Generators(
-            "s", (arrays.width,), lambda c: [arrays.change_matrix(head.linear, contract("o,Kd->Kod", ones, c))]
+            "s", (arrays.width,), lambda c: [arrays.change_matrix(head.map, contract("o,Kd->Kod", ones, c))]
         )
-    if head.linear.bias is not None:
-        yield Generators("s", (1,), lambda c: [arrays.change_offsets(head.linear, contract("Kq,o->Ko", c, ones))])
+    if head.map.bias is not None:
+        yield Generators("s", (1,), lambda c: [arrays.change_offsets(head.map, contract("Kq,o->Ko", c, ones))])

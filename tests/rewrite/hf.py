@@ -3,9 +3,10 @@
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from analysis.models.families import float64, model_class
+from analysis.models.families import VISION, float64, model_class
 
 MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "qwen2_moe", "gpt_oss", "deepseek_v2", "deepseek_v3")
 
@@ -42,7 +43,25 @@ def all_outputs(
             for block in model.transformer.h:
                 block.mlp.gelu_impl = ACT2FN["gelu_pytorch_tanh"]
         ids = torch.tensor(tokens)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if kind in VISION:
+            given = {"pixel_values": torch.tensor(images(tokens, model.config), dtype=getattr(torch, dtype))}
         with torch.no_grad():
-            found = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids))
+            found = model.eval()(**given)
     every = [found.get("logits"), *(found.get(other) for other in BESIDE)]
-    return [values.double().numpy() for values in every if values is not None]
+    if every[0] is None:
+        return [found["last_hidden_state"].double().numpy()]
+    some = [values.double().numpy() for values in every if values is not None]
+    return [values[:, None] for values in some] if kind in VISION else some
+
+
+def images(patches: np.ndarray, config: Any) -> np.ndarray:
+    """Images of patches [N, T, channels · height · width]; of numbers, patches with a 1 at that entry."""
+    (height, width), (high, wide) = (
+        size if isinstance(size, list | tuple) else (size, size) for size in (config.image_size, config.patch_size)
+    )
+    if patches.ndim == 2:
+        patches = np.eye(config.num_channels * high * wide)[patches]
+    rows, columns = height // high, width // wide
+    parts = patches.reshape(len(patches), rows, columns, config.num_channels, high, wide)
+    return parts.transpose(0, 3, 1, 4, 2, 5).reshape(len(patches), config.num_channels, height, width)

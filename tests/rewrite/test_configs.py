@@ -11,7 +11,7 @@ from analysis.models.families import CONFIGS, package, save_random
 from lngeom.transformers import Groups, rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
 from lngeom.transformers.rewrite.configs import IGNORED, READ, matches
-from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
+from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe, Pair
 from lngeom.transformers.rewrite.layouts import FAMILIES, describe
 
 from tests.rewrite.test_checkpoints import lngeom
@@ -50,7 +50,7 @@ def test_an_absent_option_has_the_default_of_its_family(kind, option, read):
 
 def test_the_guide_names_every_family_once():
     guide = (Path(__file__).parents[2] / "analysis" / "REWRITES.md").read_text(encoding="utf-8")
-    rows = [row for row in guide.partition("## Architectures")[2].splitlines()[:12] if row.startswith("| ")]
+    rows = [row for row in guide.partition("## Architectures")[2].splitlines()[:14] if row.startswith("| ")]
     named = re.findall(r"`([\w-]+)`", "".join(rows).replace("`model_type`", ""))
     assert sorted(named) == sorted(FAMILIES)
 
@@ -146,6 +146,20 @@ def test_null_is_not_absent():
         ("ministral", {"head_dim": None}, "'head_dim' must be an integer"),
         ("stablelm", {"qk_layernorm": True}, "'qk_layernorm' = True is not covered"),
         ("electra", {"embedding_size": 8}, "'embedding_size' = 8 is not covered"),
+        ("vit", {"image_size": [9]}, "'image_size' must be an integer or a list of two"),
+        ("vit", {"patch_size": [3, "3"]}, "'patch_size' must be an integer; got '3'"),
+        ("vit", {"image_size": None}, "'image_size' must be an integer; got null"),
+        ("vit", {"qkv_bias": None}, "'qkv_bias' must be true or false; got null"),
+        ("vit", {"num_labels": 0}, "'num_labels' = 0 is not covered"),
+        ("vit", {"id2label": {"0": "a"}}, "'num_labels' = 23 and 'id2label', which has 1, do not agree"),
+        ("dinov2", {"image_size": [9, 18]}, "'image_size' = .* DINOv2 interpolates"),
+        ("dinov2", {"mlp_ratio": 4.0}, "'mlp_ratio' must be an integer; got 4.0"),
+        ("t5", {"is_decoder": True}, "'is_decoder' = True is not covered"),
+        ("t5", {"feed_forward_proj": "gelu-gated"}, "'feed_forward_proj' = 'gelu-gated' must be an activation"),
+        ("t5", {"feed_forward_proj": "gated-mish"}, "'feed_forward_proj' = 'mish' is not covered"),
+        ("t5", {"dense_act_fn": "mish"}, "'dense_act_fn' = 'mish' is not covered"),
+        ("t5", {"relative_attention_num_buckets": 7}, "'relative_attention_num_buckets' = 7"),
+        ("t5", {"relative_attention_max_distance": 2}, "'relative_attention_max_distance' = 2 are not covered"),
         ("ernie", {"use_task_id": True}, "'use_task_id' = True is not covered"),
         ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "in 'rope_parameters'"),
     ],
@@ -318,6 +332,7 @@ def test_a_stacked_array_of_more_experts_than_the_config_says_is_named(tmp_path)
 
 
 def configuration(kind):
+    """The package's class of configurations."""
     return type(package().AutoConfig.for_model(kind))
 
 
@@ -331,7 +346,8 @@ def test_the_table_is_that_of_the_package(kind):
         if isinstance(entry, Alias):
             assert entry.name in DEFAULTS[kind]
         elif name in fields and name != "rope_parameters":
-            default = None if isinstance(entry, Derived) else entry.default if isinstance(entry, Maybe) else entry
+            plain = None if isinstance(entry, Derived) else entry
+            default = entry.default if isinstance(entry, Maybe | Pair) else plain
             assert fields[name].default == default, name
     names = ("rope_theta", "rotary_emb_base", "global_rope_theta")
     base = next((DEFAULTS[kind][name] for name in names if name in DEFAULTS[kind]), 10000.0)
@@ -447,7 +463,7 @@ def test_each_option_of_another_value_is_read_as_the_package_reads_it_or_refused
     for name, entry in DEFAULTS[kind].items():
         if isinstance(entry, Alias) or name in SIZES:
             continue
-        for value in OTHER[entry.kind if isinstance(entry, Maybe | Derived) else type(entry)]:
+        for value in OTHER[entry.kind if isinstance(entry, Maybe | Derived | Pair) else type(entry)]:
             extra = {"use_sliding_window": True, "sliding_window": 2} if name == "layer_types" else {}
             folder = tmp_path / f"{name}-{read}-{len(refused)}"
             tokens = TOKENS if name != "pad_token_id" else np.where(value == TOKENS, value + 1, TOKENS)

@@ -5,9 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from analysis.models.families import CONFIGS, save_random
+from analysis.models.families import CONFIGS, VISION, save_random
 from lngeom.transformers import rewrite as rw
 from lngeom.transformers.rewrite.draft import Draft
+from lngeom.transformers.rewrite.layouts import LABELS
 from lngeom.transformers.rewrite.steps import STEPS, ScaleChannels, parse
 
 from tests.rewrite.test_channels import scales_of
@@ -15,11 +16,16 @@ from tests.rewrite.test_channels import scales_of
 pytestmark = [pytest.mark.peers, pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
 
 TOKENS = np.random.default_rng(3).integers(2, 23, (3, 7))
+IMAGES = np.random.default_rng(4).normal(size=(3, 9, 27))  # patches
 MARKED = {"scale", "rms", "turn-units", "turn-queries-and-keys"}  # transformers loads no exchanged norms
-LOADABLE = [word for word in STEPS if word not in MARKED | {"smooth"}]  # which scales channels as scale-channels does
+ALIKE = {"smooth", "fold-scales"}  # the first scales channels as scale-channels does; for the second see SCALED
+LOADABLE = [word for word in STEPS if word not in MARKED | ALIKE]
 WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated", "rotate=4"]
 BEFORE = ["", "untie,", "untie,fold,", "untie,fold,centre,rotate,"]
 LONG = 12  # random sequences of steps a model
+
+SCALED = {"dinov2": ["fold-scales", "fold,fold-scales,centre,rotate"]}
+"""Further plans of families whose branches have factors of channels."""
 
 TWICE = ("llama", "gemma", "gemma2", "olmo", "olmo2", "mixtral", "gpt2", "gpt_neox", "gptj", "opt", "bert", "bloom")
 TWICE += ("mistral", "qwen2", "qwen3")
@@ -41,6 +47,10 @@ MODELS: list[tuple[str, dict, str | None, bool]] = [
     ("gpt2", {}, "GPT2DoubleHeadsModel", True),
     ("qwen3", {"pad_token_id": 0}, "Qwen3ForSequenceClassification", False),
     ("gemma", {"pad_token_id": 0}, "GemmaForTokenClassification", True),
+    ("vit", {}, "ViTModel", False),
+    ("dinov2", {}, "Dinov2Model", True),
+    ("dinov2", {"use_swiglu_ffn": True}, None, True),
+    ("t5", {"feed_forward_proj": "gated-gelu"}, "T5EncoderModel", False),
 ]
 
 
@@ -49,7 +59,8 @@ def plans(kind: str) -> list[str]:
     draw = np.random.default_rng(len(kind))
     before, count = (BEFORE, LONG) if kind in TWICE else (BEFORE[:1], LONG // 3)
     long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(count)]
-    return [*dict.fromkeys([f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[-1]}balance"] + long)]
+    every = [f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[-1]}balance"] + long
+    return [*dict.fromkeys([*every, *SCALED.get(kind, ())])]
 
 
 def made(text: str, stack, weights) -> list:
@@ -81,8 +92,10 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
     save_random(kind, CONFIGS[kind] | options, tmp_path / "old", name=name, shards=shards)
     assert (tmp_path / "old" / "model.safetensors.index.json").is_file() == shards
     stack, weights = rw.load(tmp_path / "old")
-    spare = () if name in {None, "BertForPreTraining", "GPT2DoubleHeadsModel"} else ("lm_head.weight",)
-    theirs = hf.all_outputs(kind, tmp_path / "old", TOKENS, name=name)
+    own = {None, "BertForPreTraining", "GPT2DoubleHeadsModel", *(each for some in LABELS.values() for each in some)}
+    spare = () if name in own else ("lm_head.weight",)
+    tokens = IMAGES if kind in VISION else TOKENS
+    theirs = hf.all_outputs(kind, tmp_path / "old", tokens, name=name)
     counts = Counter()
     worst = 0.0
     for i, text in enumerate(plans(kind)):
@@ -106,7 +119,7 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
             counts["no config"] += 1
             continue
         assert certificate.folder is not None
-        ours = hf.all_outputs(kind, target, TOKENS, name=name, spare=spare)
+        ours = hf.all_outputs(kind, target, tokens, name=name, spare=spare)
         logits_move = any(step.moves_logits for step in steps) and name not in {
             "Qwen3ForSequenceClassification",
             "GemmaForTokenClassification",

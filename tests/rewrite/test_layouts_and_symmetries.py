@@ -16,6 +16,9 @@ REWRITES = {
     "gptj": [do.FoldNorms(), do.CentreWriters()],
     "phi3": [do.FoldNorms(), do.Rotate(seed=0), do.Balance()],
     "granite": [do.FoldNorms(), do.Rotate(seed=0), do.Balance()],
+    "vit": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias()],
+    "dinov2": [do.FoldNorms(), do.FoldScales(), do.CentreWriters(), do.Rotate(seed=0)],
+    "t5": [do.FoldNorms(), do.Rotate(seed=0), do.Balance(), do.RotateValues(seed=1)],
     "falcon": [do.FoldNorms(), do.CentreWriters(), do.MergeParallelBias(), do.RotateValues(seed=1)],
 }
 
@@ -27,6 +30,8 @@ UNPREDICTED = {
     "deepseek_v3": "latent attention",
     "gpt_oss": "a clamped network",
     "modernbert": "reads the stream without a norm",
+    "vit": "reads patches",
+    "dinov2": "reads patches",
 }
 
 

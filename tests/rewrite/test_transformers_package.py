@@ -53,6 +53,9 @@ STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     "modernbert": [do.Untie(), do.FoldNorms(), do.CentreReaders(), do.CentreWriters(), do.Balance()],
     "bert": [do.FoldNorms(only=("blocks.1.feed_forward_norm",)), do.MergeValueBias(), do.DropKeyBias()],
     "bloom": [do.Untie(), do.FoldNorms(), do.MergeValueBias(), do.DropKeyBias()],
+    "vit": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.DropKeyBias()],
+    "dinov2": [do.FoldNorms(), do.FoldScales(), do.CentreWriters(), do.Rotate(seed=0), do.RotateValues(seed=1)],
+    "t5": [*PLAIN, do.Balance(), do.RotateValues(seed=1)],
 }
 
 
@@ -120,6 +123,13 @@ VARIANTS = [
     ("falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "num_kv_heads": 4}),
     ("mpt", {"attn_config": {"softmax_scale": 0.7, "alibi": False}}),
     ("opt", {"tie_word_embeddings": False, "activation_function": "gelu"}),
+    ("vit", {"qkv_bias": False, "head_dim": 6, "hidden_act": "gelu_new"}),
+    ("vit", {"image_size": [3, 27], "patch_size": [1, 9], "layer_norm_eps": 0.1}),
+    ("dinov2", {"use_swiglu_ffn": True, "hidden_act": "relu", "use_mask_token": False}),
+    ("dinov2", {"qkv_bias": False, "mlp_ratio": 3, "layerscale_value": 0.1}),
+    ("t5", {"feed_forward_proj": "gated-gelu", "d_kv": 6}),
+    ("t5", {"feed_forward_proj": "gated-silu", "relative_attention_num_buckets": 6, "tie_word_embeddings": False}),
+    ("t5", {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}),
 ]
 
 

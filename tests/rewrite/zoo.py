@@ -10,13 +10,15 @@ from lngeom.transformers import Linear, Stack
 from lngeom.transformers.rewrite.array_files import DTYPES
 from lngeom.transformers.rewrite.layouts import describe
 
-WIDTHS = {"bloom": 64, "mpt": 64}
+WIDTHS = {"bloom": 64, "mpt": 64, "dinov2": 32}
 POSITIONS = {
     "gpt2": 12,
     "gpt_bigcode": 12,
     "gpt_neo": 12,
     "opt": 14,
     **dict.fromkeys(("bert", "ernie", *ROBERTAS, "electra", "distilbert"), 12),
+    "vit": 10,
+    "dinov2": 10,
 }
 
 
@@ -34,7 +36,7 @@ class Everything:
         self.kind = kind
 
     def __contains__(self, name: str) -> bool:
-        return "." in name and not name.endswith("gamma") and not name.startswith(BARE)
+        return "." in name and not name.endswith("gamma") and not name.startswith((*BARE, "transformer.decoder."))
 
 
 def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int = 1) -> dict[str, np.ndarray]:
@@ -43,8 +45,11 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
     d = 16
     shapes: dict[str, tuple[int, ...]] = {}
     for table in stack.tables:
-        rows = {"token": 23, "position": POSITIONS.get(kind, 0), "type": 2}[table.index]
-        shapes[table.weight] = (rows, d)
+        rows = {"token": 23, "position": POSITIONS.get(kind, 0), "type": 2, "patch": 27, "input": 1, "leading": 1}
+        count = rows[table.index]
+        shapes[table.weight] = (count, d) if table.layout == "rows" else (1, count, d)
+        if table.index in {"patch", "input"}:
+            shapes[table.weight] = (d, 3, 3, 3) if table.index == "patch" else (d,)
     for block in stack.blocks:
         a = block.attention
         mixed = hasattr(block.feed_forward, "experts")
@@ -82,12 +87,16 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
             shapes[linear.weight] = (*stacked, *((out, into) if linear.layout == "oi" else (into, out)))
             if linear.bias:
                 shapes[linear.bias] = (*stacked, out)
+        if a.relative:
+            shapes[a.relative] = (a.buckets.count, a.heads)
+        for name in filter(None, (block.attention_scale, block.feed_forward_scale)):
+            shapes[name] = (d,)
         for norm, heads in ((a.query_norm, a.heads), (a.key_norm, a.kv_heads)):
             for name in filter(None, (norm.gain, norm.bias) if norm is not None else ()):
                 shapes[name] = (a.query_width * (heads if a.norm_over == "all" else 1),)
     head = stack.head
     if not stack.tied:
-        shapes[head.linear.weight] = (23, d)
+        shapes[head.linear.weight] = (23, 2 * d if head.mean else d)
     if head.linear.bias:
         shapes[head.linear.bias] = (23,)
     if head.transform is not None:

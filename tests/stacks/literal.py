@@ -21,6 +21,11 @@ def act(name, z):
 
 
 def affine(part, w, x):
+    if part.columns is not None:  # the others meet zeros
+        c, some = part.columns, x
+        x = np.zeros(w[part.weight].shape[1 if part.layout == "oi" else 0])
+        for i, place in enumerate(c.start + k * c.stride + j for k in range(c.count) for j in range(c.length)):
+            x[place] = some[i]
     W = w[part.weight] if part.expert is None else w[part.weight][part.expert]
     b = None if part.bias is None else w[part.bias] if part.expert is None else w[part.bias][part.expert]
     W = W.reshape(len(x), -1).T if part.layout == "io" else W.reshape(-1, len(x))
@@ -107,13 +112,56 @@ def attend(a, w, X):
                 if a.alibi:
                     z -= a.alibi[h] * (t - s)
                 if a.relative:
-                    z += w[a.relative][h, abs(t - s)]
+                    z += w[a.relative][h, abs(t - s)] if a.buckets is None else w[a.relative][bucket(a, s - t), h]
                 terms.append((s, math.exp(z)))
             total = sum(e for _, e in terms) + (math.exp(w[a.sink][h]) if a.sink else 0.0)
             v = a.value_width
             joined.append(sum(e / total * V[s][g * v : (g + 1) * v] for s, e in terms))
         out.append(affine(a.output, w, np.concatenate(joined)))
     return out
+
+
+def bucket(a, away):
+    """The row of a relative position, as T5 says it."""
+    half = a.buckets.count // 2
+    exact, row = half // 2, abs(away)
+    if row >= exact:
+        steps = math.log(row / exact) / math.log(a.buckets.largest / exact) * (half - exact)
+        row = min(exact + int(steps + 1e-9), half - 1)
+    return row + (half if away > 0 else 0)
+
+
+def row_of(table, w, i):
+    """One row of a table, in whatever layout it is stored."""
+    array = w[table.weight]
+    if table.layout == "columns":
+        return np.array([part.reshape(-1)[i] for part in array])
+    return array.reshape(-1, array.shape[-1])[i]
+
+
+def begun(stack, w, tokens, types):
+    """The stream before the first block, but for a norm."""
+    lead = next((table for table in stack.tables if table.index == "leading"), None)
+    before = 0 if lead is None else w[lead.weight].size // w[lead.weight].shape[-1]
+    X = []
+    for t in range(before + len(tokens)):
+        x = 0.0
+        for table in stack.tables:
+            rows = {"position": t, "leading": t}
+            if t >= before:
+                rows = {"token": tokens[t - before], "type": types[t - before], "position": t, "input": 0, "patch": 0}
+            elif table.index != "position":
+                rows = {"leading": t}
+            if (t >= before and table.index == "leading") or table.index not in rows:
+                continue
+            if table.index == "patch" and np.ndim(tokens[0]):
+                parts = [v * row_of(table, w, i) for i, v in enumerate(tokens[t - before])]
+                x = x + table.scale * sum(parts)
+                continue
+            i = tokens[t - before] if table.index == "patch" else rows[table.index]
+            x = x + table.scale * row_of(table, w, i + table.offset)
+        X.append(x)
+    return X
 
 
 def feed(f, w, x):
@@ -146,10 +194,7 @@ def feed(f, w, x):
 
 def logits(stack, w, tokens, types):
     w = {name: np.asarray(value, float) for name, value in w.items()}
-    X = []
-    for t, token in enumerate(tokens):
-        row = {"token": token, "position": t, "type": types[t]}
-        X.append(sum(table.scale * w[table.weight][row[table.index] + table.offset] for table in stack.tables))
+    X = begun(stack, w, tokens, types)
     X = [normalize(stack.embedding_norm, w, x) for x in X]
     for b in stack.blocks:
         if b.placing == "post":
@@ -157,15 +202,22 @@ def logits(stack, w, tokens, types):
             X = [normalize(b.feed_forward_norm, w, x + feed(b.feed_forward, w, x)) for x in X]
             continue
         Y = attend(b.attention, w, [normalize(b.attention_norm, w, x) for x in X])
+        Y = [y if b.attention_scale is None else w[b.attention_scale] * y for y in Y]
         Y = [normalize(b.attention_writing_norm, w, y) for y in Y]
         middle = X if b.parallel else [x + b.factor * y for x, y in zip(X, Y, strict=True)]
         before = b.attention_norm if b.parallel and b.feed_forward_norm is None else b.feed_forward_norm
         Z = [
             normalize(b.feed_forward_writing_norm, w, feed(b.feed_forward, w, normalize(before, w, x))) for x in middle
         ]
+        Z = [z if b.feed_forward_scale is None else w[b.feed_forward_scale] * z for z in Z]
         X = [x + b.factor * (y + z) for x, y, z in zip(X, Y, Z, strict=True)]
     X = [normalize(stack.final, w, x) for x in X]
     if (t := stack.head.transform) is not None:
         X = [normalize(t.norm, w, act(t.activation, affine(t.linear, w, x))) for x in X]
-    out = stack.head.scale * np.array([affine(stack.head.linear, w, x) for x in X])
+    if stack.head.linear is None:
+        return np.array(X)
+    out = [affine(stack.head.linear, w, x) for x in (X[:1] if stack.head.reads == "first" else X)]
+    if stack.head.mean is not None:
+        out = [out[0] + affine(stack.head.mean, w, sum(X[1:]) / (len(X) - 1))]
+    out = stack.head.scale * np.array(out)
     return out if stack.head.cap is None else stack.head.cap * np.tanh(out / stack.head.cap)

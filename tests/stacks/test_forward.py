@@ -9,6 +9,7 @@ import pytest
 from lngeom.transformers import (
     Attention,
     Block,
+    Buckets,
     FeedForward,
     Groups,
     Head,
@@ -244,6 +245,63 @@ def test_heads():
     agrees(tied, made.weights)
 
 
+def read_patches(made, *blocks, entries=(2, 2, 2), **options):
+    """A stack that reads patches of 8 entries: their map with a bias, a class token, and positions."""
+    tables = (
+        Table(made.array(D, *entries), "patch", layout="columns"),
+        Table(made.array(D), "input", layout="joined"),
+        Table(made.array(1, 1, D), "leading", layout="joined"),
+        Table(made.array(1, T + 1, D), "position", layout="joined"),
+    )
+    head = options.pop("head", None) or Head(made.linear(V, D))
+    return Stack(tables, blocks, head, made.norm(), **options)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_patches_behind_a_class_token(numbered):
+    made, draw = Made(), np.random.default_rng(2)
+    stack = read_patches(made, made.block(attention=made.attention(causal=False)), made.block())
+    stack.check(made.weights)
+    patches = draw.integers(0, 8, (2, T)) if numbered else draw.normal(size=(2, T, 8))
+    found = np.asarray(logits(stack, made.weights, jnp.asarray(patches)))
+    expected = np.array([literal.logits(stack, made.weights, each, [0] * T) for each in patches])
+    assert found.shape == (2, T + 1, V)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    if numbered:  # a number is a patch with one entry that is 1
+        units = logits(stack, made.weights, jnp.eye(8)[jnp.asarray(patches)])
+        np.testing.assert_allclose(found, units, atol=1e-13)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_heads_that_read_the_first_position(mean):
+    made = Made()
+    whole, bias = made.array(V, 2 * D), made.array(V)
+    first, second = Linear(whole, bias, columns=Rows(0, D)), Linear(whole, columns=Rows(D, D))
+    stack = made.stack(made.block(), head=Head(first, reads="first", mean=second if mean else None))
+    agrees(stack, made.weights)
+    assert logits(stack, made.weights, jnp.zeros((2, T), int)).shape == (2, 1, V)
+
+
+def test_without_a_head_the_outputs_are_hidden_states():
+    made = Made()
+    stack = replace(made.stack(made.block()), head=Head(None))
+    assert stack.hidden_states
+    agrees(stack, {name: made.weights[name] for name in stack.arrays})
+
+
+def test_factors_of_channels():
+    made = Made()
+    block = replace(made.block(), attention_scale=made.array(D), feed_forward_scale=made.array(D), factor=0.4)
+    agrees(made.stack(block, replace(made.block(), feed_forward_scale=made.array(D))), made.weights)
+
+
+@pytest.mark.parametrize(("count", "largest"), [(4, 3), (6, 4), (8, 3), (32, 128)])
+def test_relative_positions_that_share_rows_of_a_table(count, largest):
+    made = Made()
+    name, form = made.array(count, N), {"scale": 1.0, "causal": False, "buckets": Buckets(count, largest)}
+    agrees(made.stack(*(made.block(attention=made.attention(relative=name, **form)) for _ in range(2))), made.weights)
+
+
 def test_fused_arrays_and_stacked_experts():
     made = Made()
     whole, offsets, wide = made.array(3 * N * K, D), made.array(3 * N * K), made.array(D, 3 * N * K)
@@ -341,6 +399,19 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: replace(made.block(), factor=0.0), "factor of a Block must be positive"),
         (lambda: Head(made.linear(V, D), scale=-1.0), "scale of a Head must be positive"),
         (lambda: Mixture(made.linear(1, D), (made.network(),), shared_gate=made.linear(1, D)), "has no shared expert"),
+        (lambda: replace(a, buckets=Buckets(8, 4)), "name it"),
+        (lambda: Buckets(7, 4), "an even number, at least 4"),
+        (lambda: Buckets(32, 8), "above a quarter of it; got 32 and 8"),
+        (lambda: replace(made.block("post"), attention_scale="s"), "factors of channels are for blocks with placing"),
+        (lambda: replace(made.block(parallel=True), feed_forward_scale="s"), "not parallel; got 'pre', parallel=True"),
+        (lambda: Head(None, 2.0), "a head without a map has nothing else either"),
+        (lambda: Head(made.linear(V, D), mean=Linear("m")), "for a head that reads the first position"),
+        (lambda: Head(made.linear(V, D), reads="first", mean=made.linear(V, D)), "the bias is that of linear"),
+        (lambda: replace(made.stack(made.block()), head=Head(None), final=None), "has a final norm"),
+        (lambda: Stack((Table("a", "leading"),), (), Head(Linear("b"))), "'token' or 'patch'"),
+        (lambda: Stack((Table("a"), Table("b", "patch")), (), Head(Linear("b"))), "the one table"),
+        (lambda: Stack((Table("a"), *[Table("b", "leading")] * 2), (), Head(Linear("b"))), "at most one table"),
+        (lambda: Table("a", layout="rotated"), "layout of a Table"),  # pyright: ignore[reportArgumentType]
     ):
         with pytest.raises(ValueError, match=words):
             make()
@@ -358,6 +429,25 @@ def test_arrays_of_latents_and_of_the_choice_of_experts_have_the_sizes_of_the_de
         (a.kv_latent.linear.weight, (4, D), r"attention.kv_latent.linear .* = \[5, 6\]"),
         (a.kv_latent.norm.gain, (D,), r"attention.kv_latent.norm must have shape \(5,\); got \(6,\)"),
         (network.choice_bias, (3,), r"feed_forward must have shape \(2,\); got \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            stack.check(made.weights | {name: np.ones(shape)})
+
+
+def test_arrays_of_images_have_the_sizes_of_the_description():
+    made = Made()
+    form = {"causal": False, "relative": made.array(8, N), "buckets": Buckets(8, 3)}
+    block = replace(made.block(attention=made.attention(**form)), attention_scale=made.array(D))
+    stack = read_patches(made, block)
+    stack.check(made.weights)
+    patch, bias, leading, position = (table.weight for table in stack.tables)
+    for name, shape, words in (
+        (bias, (2, D), r"must have one row; got \(2, 6\)"),
+        (leading, (1, 1, 4), r"must have rows of 6; got \(1, 1, 4\)"),
+        (position, (7, 5), r"must have rows of 6; got \(7, 5\)"),
+        (patch, (), "must have rows; it is a single number"),
+        (block.attention_scale, (1, D), r"blocks.0.attention_scale must have shape \(6,\); got \(1, 6\)"),
+        (form["relative"], (N, 8), r"blocks.0.attention must have shape \(8, 4\); got \(4, 8\)"),
     ):
         with pytest.raises(ValueError, match=words):
             stack.check(made.weights | {name: np.ones(shape)})

@@ -21,10 +21,11 @@ def run(
         str,
         typer.Option(
             help="Steps in order, such as untie,fold,rotate or untie,fold,centre,rms,rotate. Others: flash-norm, "
-            "scale-channels=FILE, smooth=FILE, rotate-values, balance (balance=power-of-two), merge-value-bias, "
-            "drop-key-bias (drop-key-bias=unrotated), merge-parallel-bias, centre-readers, centre-head, centre-router, "
-            "shift-tables, scale=FACTOR, turn-units, turn-queries-and-keys, turn-back. rotate=64 rotates in blocks of "
-            "64. fold, flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
+            "fold-scales, scale-channels=FILE, smooth=FILE, rotate-values, balance (balance=power-of-two), "
+            "merge-value-bias, drop-key-bias (drop-key-bias=unrotated), merge-parallel-bias, centre-readers, "
+            "centre-head, centre-router, shift-tables, scale=FACTOR, turn-units, turn-queries-and-keys, turn-back. "
+            "rotate=64 rotates in blocks of 64. "
+            "fold, flash-norm, centre and rms take a pattern of paths, such as fold=blocks.*.attention_norm.",
             metavar="STEPS",
         ),
     ],

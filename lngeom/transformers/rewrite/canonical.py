@@ -265,7 +265,7 @@ class Form(StackArrays):
     def softmaxes(self) -> None:
         """Shifts of all logits, of the head and of routers, to zero."""
         head = self.stack.head
-        parts = [head.linear] if head.cap is None else []
+        parts = [head.map] if head.cap is None else []
         for block in self.stack.blocks:
             if isinstance(network := block.feed_forward, Mixture):
                 if weights_are_constant(network):

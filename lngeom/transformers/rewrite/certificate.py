@@ -167,10 +167,14 @@ def plain(value: Any) -> Any:
 def everything(
     stack: Stack, weights: Mapping[str, Any], tokens: Int[np.ndarray, "N T"]
 ) -> tuple[Float[np.ndarray, "N T o"], ...]:
-    """Logits, and the outputs beside the head, as float64 arrays."""
+    """Logits, and the outputs beside the head, as float64 arrays.
+
+    Hidden states that are the outputs come twice: softmaxes of logits ignore a shift, and these do not.
+    """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         x = hidden(stack, weights, jnp.asarray(tokens))
-        found = (head(stack, weights, x), *side(stack, weights, x))
+        beside = (x,) if stack.hidden_states else ()
+        found = (head(stack, weights, x), *beside, *side(stack, weights, x))
         return tuple(np.asarray(values).astype(np.float64) for values in found)
 
 
@@ -251,16 +255,19 @@ class Rounded(Mapping[str, np.ndarray]):
 
 
 def positions(stack: Stack, shape: Callable[[str], tuple[int, ...]]) -> int | None:
-    """Positions that the tables hold, of the shapes of arrays by name; None: as many as one likes."""
-    found = [shape(table.weight)[0] - table.offset for table in stack.tables if table.index == "position"]
-    found += [shape(name)[1] for block in stack.blocks if (name := block.attention.relative) is not None]
-    return min(found) if found else None
+    """Inputs for which tables hold positions, of the shapes of arrays by name; None: as many as one likes."""
+    before = sum(table.rows(shape(table.weight)) for table in stack.tables if table.index == "leading")
+    tables = [table for table in stack.tables if table.index == "position"]
+    found = [table.rows(shape(table.weight)) - table.offset for table in tables]
+    attentions = [block.attention for block in stack.blocks]
+    found += [shape(a.relative)[1] for a in attentions if a.relative is not None and a.buckets is None]
+    return min(found) - before if found else None
 
 
 def probe_tokens(
     stack: Stack, draft: Draft, probes: tuple[int, int], seed: int = 0, exclude: Collection[int] = ()
-) -> Int[np.ndarray, "N T"]:
-    """Random tokens, no longer than the tables of positions.
+) -> np.ndarray:
+    """Random tokens, no longer than the tables of positions; random patches where these are the inputs.
 
     Args:
         stack: the description.
@@ -270,14 +277,17 @@ def probe_tokens(
         exclude: ids to leave out, beside the padding of the checkpoint's config.
 
     Returns:
-        The tokens.
+        The tokens, or the patches [N, T, entries] with standard normal entries.
 
     Raises:
         ValueError: if no id is left.
     """
     N, T = probes
     T = min(T, positions(stack, draft.shape) or T)
-    ids = np.arange(draft.shape(stack.tables[0].weight)[0])
+    entries = stack.tables[0].rows(draft.shape(stack.tables[0].weight))
+    if stack.patches and N >= 1 and T >= 1:
+        return np.random.default_rng(seed).standard_normal((N, T, entries))
+    ids = np.arange(entries)
     left = np.setdiff1d(ids, [*exclude, *getattr(draft.source, "paddings", ())])
     if not left.size or N < 1 or T < 1:
         raise ValueError(f"there are no probes: {len(ids)} token ids, {len(left)} of them in use, {N} × {T} positions")
@@ -389,7 +399,7 @@ def certify(
     spreads = [spread(changed, Rounded(draft.copy()), transposed) for _, draft in (before, after)]
     return Certificate(
         reasons,
-        tokens.shape,
+        (tokens.shape[0], tokens.shape[1]),
         dtype.name,
         exact,
         rounded,

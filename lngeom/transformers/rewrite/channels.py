@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngeom.transformers.description import Attention, FeedForward, Linear, Norm, Site, Stack
+from lngeom.transformers.description import Attention, FeedForward, Head, Linear, Norm, Site, Stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import read_header
 from lngeom.transformers.rewrite.draft import Draft
@@ -62,7 +62,7 @@ def places(stack: Stack, draft: Draft) -> Iterator[Place]:
     """Norms that only linear maps read, values, and hidden units, in order."""
     for norm in stack.norms:
         space = stack.output_space(norm)
-        if not space.residual and not any(isinstance(reader.part, Norm) for reader in space.readers):
+        if not space.residual and not any(isinstance(reader.part, Norm | Head) for reader in space.readers):
             yield Place(norm, norm_width(stack, draft, norm), tuple(space.readers))
     for path, a in attentions(stack):
         yield Place(Site(f"{path}.value", a.value), a.kv_heads * a.value_width, (Site(f"{path}.output", a.output),), a)

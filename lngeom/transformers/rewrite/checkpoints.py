@@ -21,6 +21,7 @@ from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import DTYPES, FLOATS, read_json
 from lngeom.transformers.rewrite.certificate import Certificate, Rounded, compare, everything, not_finite, running_dtype
 from lngeom.transformers.rewrite.configs import matches, unknown
+from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import (
     INDEX,
@@ -213,8 +214,9 @@ def _write(
     source, config = check_saved(stack, draft, before, untouched)
     contents = {name: name for name in source.files} | source.second | {name: name for name in stack.arrays}
     contents = {name: content for name, content in contents.items() if content not in draft.dropped}
+    bias = None if stack.head.linear is None else stack.head.linear.bias
     for second, first in second_names(stack).items():
-        if second in contents or (first == stack.head.linear.bias and not stack.tied):
+        if second in contents or (first == bias and not stack.tied):
             contents[second] = first
     if stack.tied:
         spare = stack.head.untied
@@ -349,9 +351,11 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     Raises:
         ValueError: if no config of the family has this description.
     """
-    names = {*draft.source, *draft} - draft.dropped
+    names, kind = {*draft.source, *draft} - draft.dropped, family_of(old)[1]
     ignore = getattr(draft.source, "ignore", ())
-    config = dict(old) | {"tie_word_embeddings": stack.tied}
+    config = dict(old) | (
+        {"tie_word_embeddings": stack.tied} if "tie_word_embeddings" in DEFAULTS.get(kind, ()) else {}
+    )
     absent = [n.path for n in stack.norms if n.part.kind == "rms" and n.part.gain is None]
     if absent or any(old.get(option) for option in FLASH_NORM):
         config = {name: value for name, value in config.items() if name not in FLASH_NORM}
@@ -368,7 +372,7 @@ def new_config(stack: Stack, old: Mapping[str, Any], draft: Draft) -> dict[str, 
     epsilons = {site.part.eps for site in stack.norms}
     for eps in epsilons if len(epsilons) < 3 else ():  # two: norms of latents have their own
         candidates += [config | {option: eps} for option in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")]
-    kind, mark = family_of(old)[1], ONLINE_MARK if turned else ""
+    mark = ONLINE_MARK if turned else ""
     plain = {"model_type": f"{mark}{kind}"} | ({"architectures": []} if turned else {})
     rms = {"model_type": f"{mark}{RMS_MARK}{kind}", "architectures": []}
     marked = [candidate | marks for marks in (plain, rms) for candidate in candidates]

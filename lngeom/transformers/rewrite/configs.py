@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from lngeom.transformers.description import Rotary
-from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe
+from lngeom.transformers.rewrite.defaults import DEFAULTS, NOT_NULL, Alias, Derived, Maybe, Pair
 
 TYPED: dict[str, Any] = {
     "initializer_range": 0.02,
@@ -68,7 +68,7 @@ FROM_ZERO = (
         "clip_qkv",
         "chunk_size_feed_forward",
     ),
-    *("initializer_range", "router_*", "*dropout*", "*pdrop", "layerdrop"),
+    *("initializer_range", "initializer_factor", "router_*", "*dropout*", "*pdrop", "layerdrop"),
 )
 """Numbers that may be zero. All others must be positive."""
 
@@ -108,6 +108,16 @@ IGNORED = (
         "num_nextn_predict_layers",
         "num_mtp_layers",
     ),  # DeepSeek; layers beside the head are refused as arrays
+    *("drop_path_rate", "layerscale_value"),  # DINOv2: the stored factors count
+    *(
+        "num_decoder_layers",
+        "scale_decoder_outputs",
+        "n_positions",
+    ),  # T5: of its decoder, and old
+    *("tie_word_embeddings",),  # T5 always ties its tables, vision transformers have none; a table says who reads it
+    # What other classes of a family read: masked images, feature maps.
+    *("encoder_stride", "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names"),
+    *("_out_features", "_out_indices"),
     # How the same numbers are computed.
     *("slow_but_exact", "use_flash_attention_2", "experts_implementation", "reorder_and_upcast_attn", "_attn_*"),
     *("_flash_attn_*", "use_flash_attn", "attn_impl"),
@@ -191,8 +201,8 @@ class Options:
                 if fnmatch.fnmatchcase(name, pattern):
                     for each in value if name == "eos_token_id" and isinstance(value, list) else [value]:
                         _checked(name, each, TYPED[pattern])
-        padding, rows = config.get("pad_token_id"), self._values["vocab_size"]
-        if kind not in UNPADDED and padding is not None and not -rows <= padding < rows:
+        padding, rows = config.get("pad_token_id"), self._values.get("vocab_size")
+        if kind not in UNPADDED and padding is not None and rows is not None and not -rows <= padding < rows:
             raise ValueError(f"option 'pad_token_id' = {padding} is no row of the {rows} that 'vocab_size' says")
 
     def get(self, name: str) -> Any:
@@ -219,6 +229,21 @@ class Options:
         """
         if (found := self.get(name)) not in allowed:
             raise ValueError(f"option {name!r} = {found!r} is not covered (covered: {', '.join(map(repr, allowed))})")
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """Height and width, of an option that is one number for both or a list of two."""
+        found = self.get(name)
+        return (found[0], found[1]) if isinstance(found, list) else (found, found)
+
+    @property
+    def labels(self) -> int:
+        """How many labels a head has: as `id2label` says, else `num_labels`, else 2."""
+        named, count = self.config.get("id2label"), self.config.get("num_labels")
+        if named is None:
+            return 2 if count is None else count
+        if count is not None and count != len(named):
+            raise ValueError(f"options 'num_labels' = {count} and 'id2label', which has {len(named)}, do not agree")
+        return len(named)
 
     def activation(self, name: str | None = None) -> Any:
         """The activation that an option names; None: that of the networks.
@@ -277,7 +302,7 @@ def unknown(config: Mapping[str, Any], kind: str) -> list[str]:
 def _default(entry: Any) -> Any:
     if isinstance(entry, Derived):
         return None
-    return entry.default if isinstance(entry, Maybe) else entry
+    return entry.default if isinstance(entry, Maybe | Pair) else entry
 
 
 def _checked(name: str, value: Any, entry: Any) -> Any:
@@ -286,7 +311,11 @@ def _checked(name: str, value: Any, entry: Any) -> Any:
     Raises:
         ValueError: if it has another type, or is a number without meaning.
     """
-    kind = entry.kind if isinstance(entry, Maybe | Derived) else type(entry)
+    kind = entry.kind if isinstance(entry, Maybe | Derived | Pair) else type(entry)
+    if isinstance(entry, Pair) and isinstance(value, list):
+        if len(value) != 2:
+            raise ValueError(f"option {name!r} must be an integer or a list of two; got {value!r}")
+        return [_checked(name, each, entry.default) for each in value]
     if value is None and isinstance(entry, Maybe):
         return None
     if kind is float:

@@ -29,6 +29,18 @@ class Derived(NamedTuple):
     kind: type
 
 
+class Pair(NamedTuple):
+    """An option that is an integer, or a list of two: a height and a width.
+
+    Attributes:
+        default: its value where it is absent.
+        kind: of each number.
+    """
+
+    default: int
+    kind: type = int
+
+
 class Alias(NamedTuple):
     """A second name of an option.
 
@@ -166,6 +178,18 @@ _BERT = {
     "add_cross_attention": False,
 }
 _ROBERTA = {**_BERT, "pad_token_id": 1}
+_IMAGES = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "head_dim": Derived(int),
+    "hidden_act": "gelu",
+    "image_size": Pair(224),
+    "patch_size": Pair(16),
+    "num_channels": 3,
+    "qkv_bias": True,
+    "id2label": Maybe(dict),
+}
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {**_OLMO, "head_dim": Maybe(int), "vocab_size": 32000, "mlp_bias": False},
@@ -698,6 +722,42 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "swiglu_alpha": 1.702,
         "swiglu_limit": 7.0,
     },
+    "t5": {
+        "hidden_size": Alias("d_model"),
+        "num_attention_heads": Alias("num_heads"),
+        "num_hidden_layers": Alias("num_layers"),
+        "head_dim": Alias("d_kv"),
+        "vocab_size": 32128,
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_heads": 8,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",
+        "dense_act_fn": Derived(str),
+        "is_gated_act": Derived(bool),
+        "is_decoder": False,
+        "initializer_factor": 1.0,
+        "id2label": Maybe(dict),
+        "pad_token_id": Maybe(int, 0),
+    },
+    "vit": {
+        **_IMAGES,
+        "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12,
+        "pooler_output_size": Maybe(int),
+    },
+    "dinov2": {
+        **_IMAGES,
+        "mlp_ratio": 4,
+        "layer_norm_eps": 1e-6,
+        "patch_size": Pair(14),
+        "use_swiglu_ffn": False,
+        "use_mask_token": True,
+    },
 }
 """Options that have an effect, by family, with their defaults."""
 
@@ -735,6 +795,12 @@ NOT_NULL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ministral", "exaone4", "granite", "cohere2"), ("attention_dropout",)),
     "hunyuan_v1_dense": ("attention_dropout", "pretraining_tp"),
     "qwen2_moe": ("attention_dropout", "output_router_logits", "router_aux_loss_coef"),
+    "t5": ("dropout_rate", "classifier_dropout", "is_encoder_decoder", "use_cache"),
+    "vit": ("attention_probs_dropout_prob", "hidden_dropout_prob", "encoder_stride", "pooler_act"),
+    "dinov2": (
+        *("attention_probs_dropout_prob", "hidden_dropout_prob", "drop_path_rate", "layerscale_value"),
+        *("apply_layernorm", "reshape_hidden_states"),
+    ),
     "deepseek_v2": ("output_router_logits",),
     "deepseek_v3": ("output_router_logits", "num_mtp_layers"),
     "modernbert": (

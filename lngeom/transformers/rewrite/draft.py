@@ -42,12 +42,13 @@ class Edit(NamedTuple):
     def plain(self) -> bool:
         """Whether the rows of the matrix are the rows of the stored array."""
         p = self.part
-        return self.by_rows and p.layout == "oi" and p.rows is None and p.expert is None and p.input_axes == 1
+        whole = p.rows is None and p.columns is None and p.expert is None
+        return self.by_rows and whole and p.layout == "oi" and p.input_axes == 1
 
     def apply(self, array: np.ndarray) -> None:
         """Changes a stored array in place, some rows or columns at a time."""
         matrix = self.part.matrix(array)
-        if self.part.rows is not None:  # a copy
+        if self.part.rows is not None or self.part.columns is not None:  # a copy
             self.part.assign(array, self.change(matrix, slice(None)))
             return
         along, across = matrix.shape if self.by_rows else matrix.shape[::-1]
@@ -130,7 +131,7 @@ class Draft(Mapping[str, np.ndarray]):
     def rows(self, name: str, index: Any) -> np.ndarray:
         """Rows along the first axis, in float64; nothing else is computed where rows change by themselves."""
         edits = self._edits.get(name, ())
-        if name in self._set or not all(edit.plain for edit in edits):
+        if name in self._set or not self._plain(name):
             return self[name][index]
         rows = np.asarray(self._stored(name)[index]).astype(np.float64)
         for edit in edits:
@@ -140,7 +141,7 @@ class Draft(Mapping[str, np.ndarray]):
     def pieces(self, name: str) -> Iterator[tuple[slice, np.ndarray]]:
         """The array's rows in float64, some at a time, with their positions."""
         shape = self.shape(name)
-        alone = name not in self._set and all(edit.plain for edit in self._edits.get(name, ()))
+        alone = name not in self._set and self._plain(name)
         whole = None if alone else self[name]
         for index in _slabs(shape):
             yield index, self.rows(name, index) if whole is None else whole[index]
@@ -205,6 +206,11 @@ class Draft(Mapping[str, np.ndarray]):
         self._set.pop(name, None)
         self.dropped |= {name}
         self._note(name, label)
+
+    def _plain(self, name: str) -> bool:
+        """Whether the rows of the array change by themselves."""
+        edits = self._edits.get(name, ())
+        return not edits or (len(self.shape(name)) == 2 and all(edit.plain for edit in edits))
 
     def _note(self, name: str, label: str) -> None:
         labels = self._labels.get(name, ())

@@ -28,7 +28,9 @@ from lngeom.transformers.rewrite.configs import matches
 from lngeom.transformers.rewrite.defaults import DEFAULTS
 from lngeom.transformers.rewrite.layouts import (
     FLASH_NORM,
+    LABELS,
     NEOX_HEADS,
+    T5_TABLES,
     behind,
     check_sizes,
     family_of,
@@ -250,13 +252,14 @@ def described(weights: Checkpoint) -> Stack:
     try:
         options, stack = options_and_stack(weights.config, weights, weights.ignore)
         for stored, first in second_names(stack).items():
-            if stored in weights.stored and (options.get("tie_word_embeddings") or first in weights.stored):
+            tied = options.first("tie_word_embeddings") in {True, None}  # T5, which has no such option, always ties
+            if stored in weights.stored and (tied or first in weights.stored):
                 _check_second(weights, stored, first)
                 weights.second[stored] = first
         if stack.tied and stack.tables[0].weight not in weights.stored and stack.head.untied in weights.stored:
             weights.second[stack.head.untied] = stack.tables[0].weight
         stack = replace(_as_tied(stack, weights), side=sides(options.kind, weights))
-        if stack.side and stack.head.linear.weight not in weights:
+        if stack.side and stack.head.linear is not None and stack.head.linear.weight not in weights:
             other = stack.side[0].weight
             raise ValueError(
                 f"{weights.folder} holds {other!r} and no {stack.head.linear.weight!r}: it is a model without logits "
@@ -309,7 +312,8 @@ def _check_second(weights: Checkpoint, stored: str, first: str) -> None:
     if first not in weights.stored:
         return
     one, other = weights.stored[first], weights.stored[stored]
-    if one.shape != other.shape or (stored in NEOX_HEADS and not _equal(one, other, weights)):
+    one_array = stored in NEOX_HEADS or stored.endswith(T5_TABLES[1])
+    if one.shape != other.shape or (one_array and not _equal(one, other, weights)):
         raise ValueError(
             f"{weights.folder} holds {first!r} and {stored!r}, two names of one array, which differ: keep the one that "
             "was meant"
@@ -321,7 +325,7 @@ def _as_tied(stack: Stack, weights: Checkpoint) -> Stack:
     table, head = stack.tables[0].weight, stack.head.untied
     if not stack.tied or head not in weights or table not in weights or _equal(weights[table], weights[head], weights):
         return stack
-    return replace(stack, head=replace(stack.head, linear=replace(stack.head.linear, weight=head)))
+    return replace(stack, head=replace(stack.head, linear=replace(stack.head.map, weight=head)))
 
 
 def _equal(a: FileArray, b: FileArray, weights: Checkpoint) -> bool:
@@ -342,7 +346,20 @@ def _check_architecture(weights: Checkpoint) -> None:
         ValueError: naming the class.
     """
     named = weights.config.get("architectures")
+    known = LABELS.get(family_of(weights.config)[1])
     for name in named if isinstance(named, list) and "architectures" not in weights.ignore else ():
+        if known is not None:
+            if isinstance(name, str) and name not in known:
+                raise ValueError(
+                    f"config.json says architectures [{name!r}], which is not covered ({', '.join(known)})"
+                )
+            has_head = "classifier.weight" in weights.stored
+            if isinstance(name, str) and has_head != name.endswith("Classification"):
+                raise ValueError(
+                    f"config.json says architectures [{name!r}], and {weights.folder} holds "
+                    f"{'a' if has_head else 'no'} 'classifier.weight': it is the folder of another class"
+                )
+            continue
         if isinstance(name, str) and re.fullmatch(r"\w+(?<!LMHead)(?<!DoubleHeads)Model", name):
             raise ValueError(
                 f"config.json says architectures [{name!r}], whose outputs are hidden states; rewrites keep logits "

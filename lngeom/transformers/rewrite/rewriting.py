@@ -211,7 +211,11 @@ def _tokens(
         for size in probes:
             check_count("a number of probes", size, 1)
         return probe_tokens(stack, draft, probes, seed, exclude)
-    tokens, rows = np.asarray(probes), draft.shape(stack.tables[0].weight)[0]
+    tokens, rows = np.asarray(probes), stack.tables[0].rows(draft.shape(stack.tables[0].weight))
+    if stack.patches and tokens.ndim == 3 and tokens.dtype.kind == "f":
+        if tokens.shape[2] != rows or not tokens.size or not np.isfinite(tokens).all():
+            raise ValueError(f"probes must be patches [N, T, {rows}] of finite numbers; got shape {tokens.shape}")
+        return tokens
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise ValueError(f"probes must be token ids [N, T]; got {tokens.dtype} of shape {tokens.shape}")
     if tokens.min() < 0 or tokens.max() >= rows:

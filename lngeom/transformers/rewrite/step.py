@@ -9,7 +9,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from lngeom._core.numerics import WITNESS
-from lngeom.transformers.description import Attention, FeedForward, Linear, Norm, Site, Stack, Table
+from lngeom.transformers.description import (
+    Attention,
+    FeedForward,
+    Head,
+    Linear,
+    Norm,
+    Rows,
+    Site,
+    Space,
+    Stack,
+    Table,
+)
 from lngeom.transformers.parts import Part
 from lngeom.transformers.rewrite.draft import Draft
 
@@ -97,7 +108,7 @@ def bias(draft: Draft, norm: Norm, d: int) -> np.ndarray:
 
 def width(stack: Stack, draft: Draft) -> int:
     """d, the width of the stream."""
-    return draft.shape(stack.tables[0].weight)[-1]
+    return stack.tables[0].width(draft.shape(stack.tables[0].weight))
 
 
 def norm_width(stack: Stack, draft: Draft, norm: Site) -> int:
@@ -111,8 +122,8 @@ def chosen(site: Site, only: tuple[str, ...]) -> bool:
 
 
 def as_linear(part: Linear | Table) -> Linear:
-    """A table as the map whose rows are its rows."""
-    return Linear(part.weight) if isinstance(part, Table) else part
+    """A table as the map whose matrix has its rows."""
+    return part.linear if isinstance(part, Table) else part
 
 
 def shared_with(stack: Stack, site: Site) -> str | None:
@@ -123,7 +134,8 @@ def shared_with(stack: Stack, site: Site) -> str | None:
             return f"tables.{i} ({table.weight})"
     for other in stack.linears:
         same = other.part.weight == part.weight and other.part.expert == part.expert
-        if same and other.path != site.path and _overlap(other.part, part):
+        pairs = ((other.part.rows, part.rows), (other.part.columns, part.columns))
+        if same and other.path != site.path and all(_overlap(*pair) for pair in pairs):
             return str(other)
     return None
 
@@ -142,14 +154,19 @@ def shared_arrays(stack: Stack, site: Site, readers: Iterable[Site]) -> Iterator
             yield Obstacle(str(reader), f"it reads {site.path}, and shares its matrix with {shared}", remedy)
 
 
-def _overlap(a: Linear, b: Linear) -> bool:
-    return a.rows is None or b.rows is None or bool(np.intersect1d(a.rows.indices(), b.rows.indices()).size)
+def _overlap(a: Rows | None, b: Rows | None) -> bool:
+    return a is None or b is None or bool(np.intersect1d(a.indices(), b.indices()).size)
 
 
 def attentions(stack: Stack) -> Iterator[tuple[str, Attention]]:
     """Attention of each block, with its path."""
     for i, block in enumerate(stack.blocks):
         yield f"blocks.{i}.attention", block.attention
+
+
+def given_out(space: Space) -> bool:
+    """Whether what is written to a space is the model's output itself."""
+    return any(isinstance(reader.part, Head) for reader in space.readers)
 
 
 def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:

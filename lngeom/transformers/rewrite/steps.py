@@ -51,6 +51,7 @@ from lngeom.transformers.rewrite.step import (
     chosen,
     did_you_mean,
     gain,
+    given_out,
     networks,
     no_such_path,
     norm_width,
@@ -81,7 +82,7 @@ class Untie(AbstractStep):
             return stack
         name = stack.head.untied
         draft.duplicate(stack.tables[0].weight, name, "a copy of the table of tokens")
-        return replace(stack, head=replace(stack.head, linear=replace(stack.head.linear, weight=name)))
+        return replace(stack, head=replace(stack.head, linear=replace(stack.head.map, weight=name)))
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,7 @@ class FoldNorms(AbstractStep):
         """Norms to fold."""
         post = any(b.placing == "post" for b in stack.blocks)
         return [
-            norm
-            for norm in stack.norms
-            if (chosen(norm, self.only) if self.only else post or not stack.output_space(norm).residual)
+            norm for norm in stack.norms if (chosen(norm, self.only) if self.only else post or not _kept(stack, norm))
         ]
 
     def _of_heads(self, stack: Stack) -> list[tuple[Site, Linear]]:
@@ -133,6 +132,10 @@ class FoldNorms(AbstractStep):
             found.append(no_such_path(self.only, stack.norms))
         for norm in self.targets(stack):
             space = stack.output_space(norm)
+            if given_out(space):
+                reason = "its output is the model's output (hidden states), and no linear map reads it alone"
+                found.append(Obstacle(str(norm), reason, "Leave this norm."))
+                continue
             others = [w for w in space.writers if w != norm] + [r for r in space.readers if isinstance(r.part, Norm)]
             if others:
                 found.append(
@@ -148,7 +151,7 @@ class FoldNorms(AbstractStep):
             found += shared_arrays(stack, norm, space.readers)
             d = norm_width(stack, draft, norm)
             if norm.part.kind != "layer" and np.any(bias(draft, norm.part, d)):
-                bare = [r for r in space.readers if r.part.bias is None]
+                bare = [r for r in space.readers if _taking(r, space.readers) is None]
                 if bare and not np.all(gain(draft, norm.part, d)):
                     found.append(
                         Obstacle(
@@ -170,6 +173,12 @@ class FoldNorms(AbstractStep):
         return stack
 
 
+def _kept(stack: Stack, norm: Site) -> bool:
+    """Whether more than linear maps reads a norm: it writes to the stream, or its output is the model's."""
+    space = stack.output_space(norm)
+    return space.residual or given_out(space)
+
+
 def _linear_readers(stack: Stack, space: Space) -> Iterator[Site]:
     """Linear maps that read a space, through further norms too (only for a step that is refused)."""
     for reader in space.readers:
@@ -177,7 +186,7 @@ def _linear_readers(stack: Stack, space: Space) -> Iterator[Site]:
             if (inner := stack.output_space(reader)).residual:
                 continue
             yield from _linear_readers(stack, inner)
-        else:
+        elif isinstance(reader.part, Linear):
             yield reader
 
 
@@ -186,15 +195,17 @@ def _fold(norm: Site, readers: list[Site], draft: Draft, d: int) -> None:
     label = "gain and bias of a norm folded"
     if np.all(g == 1) and not np.any(b):
         return
-    bare = bool(np.any(b)) and any(r.part.bias is None for r in readers)
+    bare = bool(np.any(b)) and any(_taking(r, readers) is None for r in readers)
     centred = bare and norm.part.kind == "layer"
     kept = bare and not centred
     for reader in readers:
         part: Linear = reader.part
         offset = draft.matrix(part) @ b if np.any(b) and not kept else None
         carried = None
-        if offset is not None and (old := draft.offsets(part)) is not None:
-            draft.set_offsets(part, old + offset, label)
+        if offset is not None and (taking := _taking(reader, readers)) is not None:
+            old = draft.offsets(taking)
+            assert old is not None
+            draft.set_offsets(taking, old + offset, label)
         elif offset is not None:
             carried = offset / d
 
@@ -209,6 +220,13 @@ def _fold(norm: Site, readers: list[Site], draft: Draft, d: int) -> None:
         draft.set(norm.part.gain, np.full(d, 1.0 - norm.part.offset), label)
     if norm.part.bias is not None:
         draft.set(norm.part.bias, np.ones(d) if centred else b / g if kept else np.zeros(d), label)
+
+
+def _taking(reader: Site, readers: Iterable[Site]) -> Linear | None:
+    """The map whose bias takes an offset of a reader: its own, or that of the map whose output it is added to."""
+    if reader.part.bias is not None or reader.path != "head.mean":
+        return None if reader.part.bias is None else reader.part
+    return next((r.part for r in readers if r.path == "head.linear" and r.part.bias is not None), None)
 
 
 @dataclass(frozen=True)
@@ -265,6 +283,65 @@ class FlashNorm(AbstractStep):
 
 
 @dataclass(frozen=True)
+class FoldScales(AbstractStep):
+    """Moves the factors of channels of branches (layer scale) into the maps that write them.
+
+    W ← diag(λ) W, b ← λ ⊙ b, λ ← 1. A stack without such factors stays as it is.
+    """
+
+    word = "fold-scales"
+    identity = "λ ⊙ (Wx + b) = (diag(λ) W)x + λ ⊙ b"
+
+    def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
+        """Writers whose arrays others use too."""
+        found = []
+        for path, name, writers in _channel_scales(stack):
+            found += [
+                Obstacle(f"{path} ({writer.weight})", f"it shares its matrix with {shared}", "Give each its own first.")
+                for inner, writer in writers
+                if (shared := shared_with(stack, Site(f"{path}.{inner}", writer))) is not None
+            ]
+            if [other for _, other, _ in _channel_scales(stack)].count(name) > 1:
+                found.append(Obstacle(f"{path} ({name})", "other branches use its factors too", "Leave them."))
+        return found
+
+    def run(self, stack: Stack, draft: Draft) -> Stack:
+        """Folds the factors of each branch."""
+        label = "factors of channels folded"
+        for _, name, writers in _channel_scales(stack):
+            factors = np.array(draft[name])
+            if np.all(factors == 1):
+                continue
+            for _, part in writers:
+                draft.edit(part, label, lambda W, rows, s=factors: W * s[rows][:, None], by_rows=True)
+                if (b := draft.offsets(part)) is not None:
+                    draft.set_offsets(part, factors * b, label)
+            draft.set(name, np.ones_like(factors), label)
+        return stack
+
+
+def _channel_scales(stack: Stack) -> list[tuple[str, str, tuple[tuple[str, Linear], ...]]]:
+    """Branches with factors of channels: path, name of the factors, writers."""
+    return [
+        (f"blocks.{i}.{name}", scale, getattr(block, name).writers())
+        for i, block in enumerate(stack.blocks)
+        for name in ("attention", "feed_forward")
+        if (scale := getattr(block, f"{name}_scale")) is not None
+    ]
+
+
+def _uneven_scales(stack: Stack, draft: Draft, paths: Iterable[str] | None = None) -> Iterator[Obstacle]:
+    """Factors of channels, of branches with a writer at these paths, that do not commute with changes of the stream."""
+    chosen_paths = None if paths is None else tuple(paths)
+    for path, name, _ in _channel_scales(stack):
+        if chosen_paths is not None and not any(each.startswith(f"{path}.") for each in chosen_paths):
+            continue
+        if not _constant(draft[name]):
+            reason = "the factors of its channels are not constant, and act on what it writes"
+            yield Obstacle(f"{path} ({name})", reason, "Fold them first (fold-scales).")
+
+
+@dataclass(frozen=True)
 class CentreReaders(AbstractStep):
     """W ← W P for the linear maps that read a folded LayerNorm.
 
@@ -279,9 +356,7 @@ class CentreReaders(AbstractStep):
     def targets(self, stack: Stack) -> list[Site]:
         """Norms whose readers are centred."""
         return [
-            n
-            for n in stack.norms
-            if chosen(n, self.only) and n.part.centres and (self.only or not stack.output_space(n).residual)
+            n for n in stack.norms if chosen(n, self.only) and n.part.centres and (self.only or not _kept(stack, n))
         ]
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
@@ -353,7 +428,7 @@ class CentreWriters(AbstractStep):
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Readers that do not subtract the mean, and tables that the head shares."""
-        found = []
+        found = list(_uneven_scales(stack, draft, (writer.path for _, writer in self.targets(stack))))
         for space, writer in self.targets(stack):
             if (shared := shared_with(stack, writer)) is not None:
                 found.append(Obstacle(str(writer), f"it shares its array with {shared}", "Untie first (untie)."))
@@ -405,6 +480,8 @@ class ToRMSNorm(AbstractStep):
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """Writers whose mean is not zero."""
         found = [] if self.targets(stack) or not self.only else [no_such_path(self.only, stack.norms)]
+        if self.targets(stack):
+            found += _uneven_scales(stack, draft)
         means: dict[str, float] = {}
         for norm in self.targets(stack):
             for writer in stack.input_space(norm).writers_before(norm):
@@ -432,7 +509,8 @@ def _written_mean(writer: Site, draft: Draft, d: int) -> float:
         return 0.0 if part.centres and _constant(n) and abs(b.mean()) <= EXACT * max(1.0, np.abs(b).max()) else np.inf
     if isinstance(part, Table):
         worst = scale = 0.0
-        for _, rows in draft.pieces(part.weight):
+        whole = part.layout != "rows"
+        for rows in [draft.matrix(part.linear)] if whole else (rows for _, rows in draft.pieces(part.weight)):
             worst, scale = max(worst, np.abs(rows.mean(-1)).max()), max(scale, np.abs(rows).max())
         return worst / scale if scale else 0.0
     if not isinstance(part, Linear):
@@ -501,7 +579,12 @@ class Rotate(AbstractStep):
         """Gains that do not commute with Q, tied heads behind them, LayerNorms where Q1 ≠ 1."""
         d = width(stack, draft)
         spaces, norms = self.reached(stack)
-        found = []
+        found = [
+            Obstacle(space.name, "it is the model's output (hidden states), which would be rotated too", "")
+            for space in spaces
+            if given_out(space)
+        ]
+        found += _uneven_scales(stack, draft)
         if self.block is not None:
             self.orthogonal(stack, draft)  # which raises where there are no such blocks
         for norm in norms:
@@ -543,7 +626,7 @@ class Rotate(AbstractStep):
         done: set[tuple[Any, ...]] = set()
 
         def rows(part: Linear) -> None:
-            key = (part.weight, part.rows, part.expert)
+            key = (part.weight, part.rows, part.columns, part.expert)
             if key not in done:
                 done.add(key)
                 draft.edit(part, label, lambda W, rows: Q.apply(W), by_rows=True)
@@ -770,7 +853,9 @@ class CentreHead(AbstractStep):
     moves_logits = True
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """A cap of the logits, and a tied head."""
+        """A cap of the logits, a tied head, and none at all."""
+        if stack.head.linear is None:
+            return [Obstacle("head", "the outputs are hidden states, and not logits", "")]
         found, head = [], f"head.linear ({stack.head.linear.weight})"
         if stack.head.cap is not None:
             found.append(Obstacle(head, "the cap of the logits sees the number that is added", "Leave the head."))
@@ -780,17 +865,18 @@ class CentreHead(AbstractStep):
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Centres the head."""
-        head = stack.head.linear
-        draft_mean = _column_mean(draft, head)
-        draft.edit(head, "mean over the vocabulary removed", lambda W, rows: W - draft_mean, by_rows=True)
-        if (b := draft.offsets(head)) is not None:
-            draft.set_offsets(head, b - b.mean(), "mean over the vocabulary removed")
+        label = "mean over the vocabulary removed"
+        for _, part in stack.head.maps:
+            mean = _column_mean(draft, part)
+            draft.edit(part, label, lambda W, rows, mean=mean: W - mean, by_rows=True)
+            if (b := draft.offsets(part)) is not None:
+                draft.set_offsets(part, b - b.mean(), label)
         return stack
 
 
 def _column_mean(draft: Draft, part: Linear) -> np.ndarray:
     """Mean of the rows of W, some rows at a time where that is possible."""
-    if part != Linear(part.weight, part.bias):
+    if part != Linear(part.weight, part.bias) or len(draft.shape(part.weight)) != 2:
         return draft.matrix(part).mean(0)
     total = np.zeros(draft.shape(part.weight)[1])
     for _, rows in draft.pieces(part.weight):
@@ -898,7 +984,10 @@ class ShiftTables(AbstractStep):
     identity = "one row of each table is added at every position"
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
-        """A tied head behind a cap (without one, the softmax ignores the shift of a tied head)."""
+        """A tied head behind a cap (without one, the softmax ignores the shift of a tied head), and patches."""
+        if stack.patches or any(table.index in {"input", "leading"} for table in stack.tables):
+            reason = "its rows are not read once at each position, so that a shift of all of them is seen"
+            return [Obstacle(f"tables.0 ({stack.tables[0].weight})", reason, "Leave the tables.")]
         if stack.tied:
             return [Obstacle(str(stack.tables[0].weight), "it is also the head", "Untie first (untie).")]
         return []

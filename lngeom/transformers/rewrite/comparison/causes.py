@@ -9,7 +9,14 @@ from jaxtyping import Float
 
 from lngeom.transformers.description import Block, walk
 from lngeom.transformers.rewrite.comparison.aligned import aligned, far, settled
-from lngeom.transformers.rewrite.comparison.mistakes import fits, looks, mistakes, offset_mistakes, vector_mistakes
+from lngeom.transformers.rewrite.comparison.mistakes import (
+    fits,
+    looks,
+    mistakes,
+    offset_mistakes,
+    rows_reordered,
+    vector_mistakes,
+)
 from lngeom.transformers.rewrite.comparison.models import Model, rows_and_columns
 from lngeom.transformers.rewrite.comparison.options import all_of, only_in_one, options_of
 from lngeom.transformers.rewrite.comparison.plain import Affine, Plain, pair, read_norm, reads_latent
@@ -170,6 +177,8 @@ def _stored_word(wrong: Differing, first: Plain, second: Plain, judge: Judge) ->
     for text, candidate in vector_mistakes(role.path, a):
         if fits(far(candidate, b), far(a, b), rounding):
             return text
+    if (order := rows_reordered(a, b, rounding)) is not None:
+        return order
     factor = float(np.sum(a * b)) / max(float(np.sum(a**2)), 1e-300)
     if factor and fits(far(factor * a, b), far(a, b), rounding):
         return f"it is multiplied by {factor:.4g}"
@@ -177,7 +186,10 @@ def _stored_word(wrong: Differing, first: Plain, second: Plain, judge: Judge) ->
 
 
 def _roles(first: Block, second: Block, branch: Branch) -> Iterator[Role]:
-    """Arrays of a part, the norms that it reads and writes through included."""
+    """Arrays of a part, the norms that it reads and writes through and its factors of channels included."""
+    for role in roles_of("", first, second):
+        if branch == "both" or role.path.startswith(branch):
+            yield role
     for (path, a), (other, b) in zip(walk(first), walk(second), strict=False):
         top = path.split(".")[0]
         shared = top == "attention_norm" and branch == "feed_forward" and first.shared_norm
@@ -241,7 +253,11 @@ def _exchanged(first: Plain, raw: Plain, left: Callable[[Plain], Local], i: int)
         one, two = raw.maps[name], raw.maps[other]
         if one.matrix.shape != two.matrix.shape:
             continue
-        for new in ((two, one), (replace(one, weight=two.weight), replace(two, weight=one.weight))):  # without biases
+        without = []
+        for a, b in ((one, two), (two, one)):  # without biases, but for that of the norm
+            moved = 0.0 if a.folded is None or b.folded is None else b.folded - a.folded
+            without.append(replace(a, weight=b.weight, bias=a.bias + moved))
+        for new in ((two, one), tuple(without)):
             found = left(settled(replace(raw, maps=raw.maps | {name: new[0], other: new[1]})))
             if found.difference <= 3 * found.allowed:  # roundings were measured with the maps in the wrong places
                 short = other.rpartition(".")[2]

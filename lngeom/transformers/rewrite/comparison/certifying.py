@@ -115,7 +115,7 @@ def _checked_seed(seed: Any) -> int:
 
 
 def _compared(first: Model, second: Model, tokens: np.ndarray, seed: int, told: Callable[[str], None]) -> Comparison:
-    count = min(first.vocabulary, second.vocabulary)
+    count = min(first.outputs, second.outputs)
     beside = len(first.stack.side) == len(second.stack.side)
 
     def run(model: Model, arrays: Any) -> tuple[np.ndarray, ...]:
@@ -243,6 +243,9 @@ def _other_outputs(first: Model, second: Model) -> Iterator[str]:
             f"the vocabularies have {first.vocabulary} and {second.vocabulary} tokens; the numbers below are about the "
             f"first {fewer}"
         )
+    elif first.outputs != second.outputs:
+        fewer = min(first.outputs, second.outputs)
+        yield f"they have {first.outputs} and {second.outputs} logits; the numbers below are about the first {fewer}"
     if first.positions != second.positions:
         counts = ["no limit of" if m.positions is None else f"{m.positions}" for m in (first, second)]
         yield f"they have {counts[0]} positions and {counts[1]} positions; the numbers below are about those of both"

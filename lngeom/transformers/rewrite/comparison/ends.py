@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import counted
-from lngeom.transformers.description import Linear, Stack
+from lngeom.transformers.description import INPUTS, Linear, Stack
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.mistakes import mistakes
@@ -113,7 +113,7 @@ def _with_rows(model: Model, change: Callable[[Rows], Rows], every: bool = False
     """The model with changed rows of the table of tokens, or of every table."""
     arrays = model.arrays.copy()
     for table in model.stack.tables if every else model.stack.tables[:1]:
-        arrays.edit(Linear(table.weight), "a mistake", lambda rows, _: change(rows), by_rows=True)
+        arrays.edit(table.linear, "a mistake", lambda rows, _: change(rows), by_rows=True)
     return replace(model, arrays=arrays)
 
 
@@ -171,7 +171,7 @@ def tables_at_fault(before: Model, after: Model, found: Local) -> Cause:
     names = [table.weight for table in after.stack.tables]
     kinds = {row.split()[0] for row in found.rows}
     some = [t.weight for t in after.stack.tables if t.index in kinds] or names
-    if "token" in kinds:  # a row of another table is seen at every token
+    if kinds & set(INPUTS):  # a row of another table is seen at every token
         some = names
     rows = f"{counted(len(found.rows), 'row')} {'differs' if len(found.rows) == 1 else 'differ'}"
     return Cause(f"tables: {rows} from the first model's", tuple(some), found.difference, False)
@@ -206,9 +206,29 @@ def head_causes(
     causes = [Cause(sentence, (), left(stack, after.arrays).difference, False) for sentence, stack in options]
     if first.head.transform is not None or second.head.transform is not None:
         return causes
-    a, b = _head(before, None), _head(after, between)
+    a, b = second.head.linear, second.head.mean
+    if a is not None and b is not None:
+        exchanged = replace(second.head, linear=replace(b, bias=a.bias), mean=replace(a, bias=None))
+        if not (rest := left(replace(second, head=exchanged), after.arrays)).differs:
+            sentence = "head: the maps of the first position and of the mean of the others are exchanged"
+            return [Cause(sentence, tuple(dict.fromkeys((a.weight, b.weight))), rest.difference, True)]
+    maps: list[Cause] = []
+    for (name, one), (_, other) in zip(_heads(before, None), _heads(after, between), strict=False):
+        where = "head" if name == "linear" else f"head.{name}"
+        maps += _causes_of_map(where, before, after, between, found, one, other)
+    if len(first.head.maps) != len(second.head.maps):
+        maps.append(Cause("head: only one model reads the mean of the positions", (), found.difference, False))
+    alone = not causes and len(maps) == 1
+    return [*causes, *(replace(cause, explains=cause.explains and alone) for cause in maps)]
+
+
+def _causes_of_map(
+    name: str, before: Model, after: Model, between: Map, found: Local, a: Affine, b: Affine
+) -> list[Cause]:
+    """What was done to one of the maps to logits."""
+    first, second, causes = before.stack, after.stack, list[Cause]()
     if a.matrix.shape != b.matrix.shape:
-        return [*causes, Cause("head: its matrix has another size", b.stored, found.difference, False)]
+        return [Cause(f"{name}: its matrix has another size", b.stored, found.difference, False)]
     shift = first.head.cap is None and second.head.cap is None
     wanted, got = (seen(part.matrix.T, shift).T for part in (a, b))
     offsets = [seen(part.offset, shift) for part in (a, b)]
@@ -222,14 +242,14 @@ def head_causes(
                 break
         if second.tied and not first.tied:
             text += "; it is the table of tokens, and was not"
-        causes.append(Cause(f"head: {text}", b.stored, rest, rest < distance and not causes))
+        causes.append(Cause(f"{name}: {text}", b.stored, rest, rest < distance))
     elif far(*offsets) > 2 * eps:
         text, rest = "its bias differs", far(*offsets)
         for sentence, candidate in (("the bias β of the final norm is not in it", a.bias), ("it is lost", 0 * a.bias)):
             if (near := far(offsets[1], seen(candidate, shift))) < 1e-3:
                 text, rest = f"its bias: {sentence}", near
                 break
-        causes.append(Cause(f"head: {text}", b.stored, rest, rest < 1e-3 and not causes))
+        causes.append(Cause(f"{name}: {text}", b.stored, rest, rest < 1e-3))
     return causes
 
 
@@ -258,6 +278,7 @@ def _word(wrong: Differing) -> str:
 def _roles(a: Stack, b: Stack) -> Iterator[Role]:
     """Arrays of the final norm, of the maps that read it, and of the layer before the head."""
     pairs: list[tuple[str, Any, Any]] = [("final", a.final, b.final), ("head.linear", a.head.linear, b.head.linear)]
+    pairs.append(("head.mean", a.head.mean, b.head.mean))
     pairs += [(f"side.{k}", x, y) for k, (x, y) in enumerate(zip(a.side, b.side, strict=False))]
     if a.head.transform is not None and b.head.transform is not None:
         pairs.append(("head.transform.norm", a.head.transform.norm, b.head.transform.norm))
@@ -266,8 +287,18 @@ def _roles(a: Stack, b: Stack) -> Iterator[Role]:
         yield from roles_of(path, x, y)
 
 
-def _head(model: Model, between: Map | None) -> Affine:
-    """The head's map, with the final norm's gain and bias, in the first model's basis."""
+def _heads(model: Model, between: Map | None) -> list[tuple[str, Affine]]:
+    """The maps of the head, with all offsets in the first one: they are added up."""
+    found = {name: _head(model, part, between) for name, part in model.stack.head.maps}
+    if "mean" in found:
+        offset = found["mean"].offset
+        found["mean"] = replace(found["mean"], bias=found["mean"].bias - offset)
+        found["linear"] = replace(found["linear"], bias=found["linear"].bias + offset)
+    return list(found.items())
+
+
+def _head(model: Model, part: Linear, between: Map | None) -> Affine:
+    """A map of the head, with the final norm's gain and bias, in the first model's basis."""
     over, scale = model.stack.final, model.stack.head.scale
-    found = read_through(model, model.stack.head.linear, over, between, over is not None and over.centres)
+    found = read_through(model, part, over, between, over is not None and over.centres)
     return replace(found, weight=scale * found.weight, bias=scale * found.bias)

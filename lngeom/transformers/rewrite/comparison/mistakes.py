@@ -58,8 +58,14 @@ def mistakes(
         for block in (1 << k for k in range(1, count.bit_length()) if count % (1 << k) == 0):
             text = f"its input is to be turned by a Hadamard matrix in blocks of {block} at run time, and is not"
             yield text, False, hadamard(M, block)
+    plain = W
+    if (scale := a.scale) is not None:
+        plain = W / np.where(scale != 0, scale, 1)[:, None]
+        yield "the factors of channels are there twice", False, replace(a, weight=scale[:, None] * W).matrix
+        yield "the factors of channels are left out", False, replace(a, weight=plain).matrix
     if M.shape[0] == M.shape[1]:
-        yield "it is transposed", False, replace(a, weight=W.T).matrix
+        other = plain.T if scale is None else scale[:, None] * plain.T
+        yield "it is transposed", False, replace(a, weight=other).matrix
     if attention is not None and attention.rotary is not None:
         own = attention.key_width
         heads, first, last = {
@@ -94,9 +100,19 @@ def vector_mistakes(name: str, a: np.ndarray) -> Iterator[tuple[str, np.ndarray]
     if name.endswith("gain"):
         yield "γ − 1 stands for γ", a - 1
         yield "1 + γ stands for γ", a + 1
+    if name.endswith(("gain", "scale")):
         yield "it is 1", np.ones_like(a)
     yield "it is zero", np.zeros_like(a)
     yield "it has the other sign", -a
+
+
+def rows_reordered(a: np.ndarray, b: np.ndarray, rounding: float) -> str | None:
+    """What a matrix looks like whose rows are those of another in another order; None where they are not."""
+    if a.ndim != 2 or a.shape != b.shape:
+        return None
+    first, second = (np.lexsort(v.T[::-1]) for v in (a, b))
+    same = fits(far(a[first], b[second]), far(a, b), rounding)
+    return f"its rows are in another order ({int(np.sum(first != second))} of {len(a)})" if same else None
 
 
 def offset_mistakes(a: Affine) -> Iterator[tuple[str, np.ndarray]]:

@@ -17,7 +17,7 @@ from lngeom.transformers.rewrite.array_files import check_floats, read_json
 from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positions, probe_tokens
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
-from lngeom.transformers.rewrite.layouts import describe
+from lngeom.transformers.rewrite.layouts import LABELS, describe, family_of
 from lngeom.transformers.rewrite.online import TurnBack, turned
 
 
@@ -40,12 +40,25 @@ class Model:
     @property
     def width(self) -> int:
         """Width d of the stream."""
-        return self.arrays.shape(self.stack.tables[0].weight)[1]
+        return self.stack.tables[0].width(self.arrays.shape(self.stack.tables[0].weight))
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the table of tokens."""
-        return self.arrays.shape(self.stack.tables[0].weight)[0] - self.stack.tables[0].offset
+        """Rows of the table of tokens, or entries of a patch."""
+        table = self.stack.tables[0]
+        return table.rows(self.arrays.shape(table.weight)) - table.offset
+
+    @property
+    def outputs(self) -> int:
+        """How many logits there are, or coordinates of hidden states."""
+        part = self.stack.head.linear
+        return self.width if part is None else part.sizes(self.arrays.shape(part.weight))[0]
+
+    @property
+    def leading(self) -> int:
+        """How many positions stand before the inputs."""
+        tables = [table for table in self.stack.tables if table.index == "leading"]
+        return sum(table.rows(self.arrays.shape(table.weight)) for table in tables)
 
     @property
     def positions(self) -> int | None:
@@ -104,6 +117,9 @@ def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None)
     elif hasattr(given, "state_dict") and hasattr(config := getattr(given, "config", None), "to_dict"):
         weights = _arrays_of(given)
         options = {k: v for k, v in config.to_dict().items() if k not in as_texts("ignore", ignore)}  # pyright: ignore[reportOptionalMemberAccess]
+        classes = LABELS.get(family_of(options)[1])
+        if classes is not None and type(given).__name__ not in classes:
+            raise ValueError(f"{word} is a {type(given).__name__}, which is not covered ({', '.join(classes)})")
         stack = describe(options, weights)
         if fused := [name for name in weights if name.endswith("experts.gate_up_proj") and name not in stack.arrays]:
             raise ValueError(
@@ -222,8 +238,25 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     """Random tokens that both models know, but those of padding, at positions that both have.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or the models read other inputs.
     """
+    first, second = (m.stack.tables[0].index for m in (before, after))
+    if first != second:
+        raise ValueError(
+            f"before reads inputs of kind {first!r}, after of kind {second!r}: there is nothing to compare"
+        )
+    for what, a, b in (
+        ("outputs are {}", *("hidden states" if m.stack.hidden_states else "logits" for m in (before, after))),
+        ("the head reads {!r}", before.stack.head.reads, after.stack.head.reads),
+        ("{} positions stand before the inputs", before.leading, after.leading),
+    ):
+        if a != b:
+            raise ValueError(f"before: {what.format(a)}; after: {what.format(b)}: there is nothing to compare")
+    if before.stack.patches and before.vocabulary != after.vocabulary:
+        raise ValueError(
+            f"before reads patches of {before.vocabulary} entries, after of {after.vocabulary}: there is nothing to "
+            "compare"
+        )
     fewer, other = sorted((before, after), key=lambda model: model.vocabulary)
     length = min(probes[1], other.positions or probes[1])
     return probe_tokens(

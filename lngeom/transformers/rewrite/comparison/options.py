@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from lngeom.transformers.description import Block, Linear, Norm, walk
+from lngeom.transformers.description import ARRAYS, Block, Linear, Norm, walk
 from lngeom.transformers.parts import Part
 
-NAMES = {"gain", "bias", "offset", "temperature", "sink", "relative", "choice_bias", "untied"}
+NAMES = {*ARRAYS, "offset", "untied"}
 """Fields that say how arrays are named and stored."""
 
 

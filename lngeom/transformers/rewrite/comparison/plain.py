@@ -20,7 +20,7 @@ class Affine:
     """A linear map as the function sees it.
 
     A reader has the matrix W diag(γ), and W diag(γ) P where its norm centres, with the offset Wβ + b. A writer has W
-    and b, and PW and Pb where the stream is seen without its mean.
+    and b, times the factors of channels where there are any, and PW and Pb where the stream is seen without its mean.
 
     Attributes:
         weight: W [out, in].
@@ -29,6 +29,8 @@ class Affine:
         shift: β [in] of that norm.
         centred: whether that norm centres, or (without a gain) the stream that it writes to does.
         arrays: names of the stored arrays, weight and bias.
+        scale: factors of channels [out] of a writer, which are in its weight and bias; None: there are none.
+        folded: what of the bias is Wβ [out], folded in from the norm that it reads; None: nothing.
     """
 
     weight: Float[np.ndarray, "out in"]
@@ -37,6 +39,8 @@ class Affine:
     shift: Float[np.ndarray, " in"] | None
     centred: bool
     arrays: tuple[str, str | None]
+    scale: Float[np.ndarray, " out"] | None = None
+    folded: Float[np.ndarray, " out"] | None = None
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -232,9 +236,13 @@ def plain(
     def writer(path: str, part: Linear) -> Linear:
         W, b = _matrix_and_bias(model, part)
         pulls = folds_writers(block)
+        scale_of = block.attention_scale if path.startswith("attention.") else block.feed_forward_scale
+        by_channel = None if scale_of is None else np.ravel(np.asarray(arrays[scale_of], np.float64))
+        if by_channel is not None:
+            W, b = by_channel[:, None] * W, by_channel * b
         if between is not None and pulls:
             W, b = between[1].back(W.T).T, between[1].back(b)
-        maps[path] = Affine(W, b, None, None, centred[1] and pulls, (part.weight, part.bias))
+        maps[path] = Affine(W, b, None, None, centred[1] and pulls, (part.weight, part.bias), by_channel)
         return Linear(f"{path}.weight", f"{path}.bias")
 
     def network(path: str, part: FeedForward, over: Norm | None) -> FeedForward:
@@ -242,7 +250,7 @@ def plain(
         return replace(part, up=reader(f"{path}.up", part.up, over), gate=gate, down=writer(f"{path}.down", part.down))
 
     post = block.placing == "post"
-    new: dict[str, Any] = {}
+    new: dict[str, Any] = {"attention_scale": None, "feed_forward_scale": None}
     if branch in {"attention", "both"}:
         a, over = block.attention, reading_norm(block, "attention")
         query_latent, asked = latent("attention.query_latent", a.query_latent, over)
@@ -308,11 +316,13 @@ def read_through(model: Model, part: Linear, over: Norm | None, between: Map | N
     d = W.shape[1]
     gain = np.ones(d) if over is None or over.gain is None else over.offset + np.ravel(model.arrays[over.gain])
     shift = np.zeros(d) if over is None or over.bias is None else np.ravel(model.arrays[over.bias])
+    folded = None
     if between is not None:
-        b, W, gain, shift = b + W @ shift, W * gain, np.ones(d), np.zeros(d)
+        folded = W @ shift
+        b, W, gain, shift = b + folded, W * gain, np.ones(d), np.zeros(d)
         W = W if between.turn is None else W @ between.turn
         W = W if over is not None else W * between.scale
-    return Affine(W, b, gain, shift, centred, (part.weight, part.bias))
+    return Affine(W, b, gain, shift, centred, (part.weight, part.bias), folded=folded)
 
 
 def pair(before: Model, after: Model, i: int, branch: Branch, between: tuple[Map, Map]) -> tuple[Plain, Plain]:

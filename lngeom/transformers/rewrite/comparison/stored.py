@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lngeom.transformers.description import Attention, Linear, Mixture, Norm
+from lngeom.transformers.description import Attention, Block, Linear, Mixture, Norm
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.models import Model
 
@@ -48,6 +48,9 @@ def roles_of(path: str, a: Any, b: Any) -> Iterator[Role]:
     elif isinstance(a, Attention) and isinstance(b, Attention):
         for name in ("temperature", "sink", "relative"):
             yield from _vector(f"{path}.{name}", getattr(a, name), getattr(b, name))
+    elif isinstance(a, Block) and isinstance(b, Block):
+        for name in ("attention_scale", "feed_forward_scale"):
+            yield from _vector(f"{path}.{name}".removeprefix("."), getattr(a, name), getattr(b, name))
     elif isinstance(a, Mixture) and isinstance(b, Mixture):
         yield from _vector(f"{path}.choice_bias", a.choice_bias, b.choice_bias)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.draws import probe_generator
+from lngeom.transformers.description import INPUTS
 from lngeom.transformers.forward import embedded
 from lngeom.transformers.rewrite.comparison.models import Model, apart
 
@@ -63,7 +64,10 @@ def starts(
     """Streams before the first block: kind of row, their indices and the rows, some at a time."""
     arrays = model.arrays if weights is None else weights
     every = np.arange(model.vocabulary) if tokens is None else tokens
-    kinds: list[tuple[str, np.ndarray]] = [("token", every)]
+    first_input = model.leading
+    kinds: list[tuple[str, np.ndarray]] = [(model.stack.tables[0].index, every)]
+    kinds += [("input", np.arange(1))] if model.stack.patches else []  # a patch of zeros: what all patches share
+    kinds += [("leading", np.arange(first_input))] if first_input else []
     if (count := model.positions) is not None:
         kinds.append(("position", np.arange(1, count)))
     kinds += [("type", np.arange(1, model.arrays.shape(t.weight)[0])) for t in model.stack.tables if t.index == "type"]
@@ -71,13 +75,17 @@ def starts(
         for first in range(0, len(rows), ROWS):
             some = rows[first : first + ROWS]
             with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-                if kind == "token":
-                    found = embedded(model.stack, arrays, jnp.asarray(some[:, None]))[:, 0]
+                if kind in INPUTS:
+                    found = embedded(model.stack, arrays, jnp.asarray(some[:, None]))[:, first_input]
+                elif kind == "input":
+                    found = embedded(model.stack, arrays, jnp.zeros((1, 1, model.vocabulary)))[:, first_input]
+                elif kind == "leading":
+                    found = embedded(model.stack, arrays, jnp.zeros((1, 1), int))[0, some]
                 elif kind == "position":
-                    found = embedded(model.stack, arrays, jnp.zeros((1, some[-1] + 1), int))[0, some]
+                    found = embedded(model.stack, arrays, jnp.zeros((1, some[-1] + 1), int))[0, first_input + some]
                 else:
                     first_tokens = jnp.zeros((len(some), 1), int)
-                    found = embedded(model.stack, arrays, first_tokens, jnp.asarray(some[:, None]))[:, 0]
+                    found = embedded(model.stack, arrays, first_tokens, jnp.asarray(some[:, None]))[:, first_input]
             yield kind, some, np.asarray(found)
 
 

@@ -288,7 +288,7 @@ def heads(
     """
     mapped = between.forth(x)
     beside = len(before.stack.side) == len(after.stack.side)
-    count = min(before.vocabulary, after.vocabulary)
+    count = min(before.outputs, after.outputs)
     shared = before.stack.head.cap is None and after.stack.head.cap is None
 
     def outputs(model: Model, weights: Weights, stream: np.ndarray) -> list[np.ndarray]:
@@ -297,6 +297,7 @@ def heads(
             x = x if final is None else norm(final, weights, x)
             logits = np.asarray(head(model.stack, weights, x))[..., :count]
             found = [np.asarray(v) for v in side(model.stack, weights, x)] if beside else []
+            found = [logits, *found] if model.stack.hidden_states else found
         middle = np.median(logits, -1, keepdims=True) * shared  # softmax does not see what all share
         bound = MASKED * np.median(np.abs(logits - middle)) + 1e-300
         return [np.clip(logits - middle, -bound, bound), *found]
@@ -315,4 +316,5 @@ def heads(
         for k, (a, b) in enumerate(zip(wanted, got, strict=True))
     ]
     which = max(range(len(gaps)), key=lambda k: gaps[k].roundings)
-    return Local("head" if which == 0 else f"side.{which - 1}", *gaps[which])
+    last = 1 if before.stack.hidden_states else 0
+    return Local("head" if which <= last else f"side.{which - 1 - last}", *gaps[which])

@@ -11,7 +11,7 @@ from typing import Any
 
 from lngeom.transformers.description import Linear, Mixture, Site, Stack, exchange
 from lngeom.transformers.rewrite.configs import Options
-from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures
+from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures, t5, vision
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
@@ -50,8 +50,11 @@ _AFTER_GPT = (
 
 _ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilbert, encoders.modernbert)
 
+_IMAGES = (vision.vit, vision.dinov2)
+_RELATIVE = (t5.t5,)
+
 FAMILIES: dict[str, Callable[[Options], Stack]] = {
-    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS)},
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS, *_IMAGES, *_RELATIVE)},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
 }
 """Families by `model_type`."""
@@ -68,6 +71,19 @@ SIDE = (
 )
 """Linear maps beside the head: each reads what the head reads."""
 
+LABELS = {
+    "vit": ("ViTModel", "ViTForImageClassification"),
+    "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
+    "t5": ("T5EncoderModel", "T5ForTokenClassification"),
+}
+"""Families whose outputs are hidden states or logits of labels, and the classes of both."""
+
+MASK_TOKEN = "*embeddings.mask_token"
+"""What stands for patches that are masked when a vision transformer is trained."""
+
+T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
+"""Names of T5's table of tokens, which are one array."""
+
 BERT_BEHIND = "cls.seq_relationship.*"
 """What only BERT's pooler is read by."""
 
@@ -81,7 +97,9 @@ def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
     Raises:
         ValueError: naming a bias that the package would start at zero.
     """
-    candidates = (POOLERS[kind],) if kind in POOLERS else SIDE
+    candidates = SIDE
+    if kind in POOLERS or kind in LABELS:
+        candidates = POOLERS.get(kind, ())
     found = [name for name in candidates if f"{name}.weight" in names]
     if lacking := [name for name in found if name != "score" and f"{name}.bias" not in names]:
         raise ValueError(f"the folder lacks '{lacking[0]}.bias', and holds '{lacking[0]}.weight'")
@@ -90,13 +108,16 @@ def sides(kind: str, names: Container[str]) -> tuple[Linear, ...]:
 
 def behind(kind: str) -> tuple[str, ...]:
     """Patterns of arrays that the function of the described maps does not depend on."""
-    return (*BUFFERS, BERT_BEHIND) if kind in {"bert", "ernie"} else BUFFERS
+    more = {"bert": BERT_BEHIND, "ernie": BERT_BEHIND, "vit": MASK_TOKEN, "dinov2": MASK_TOKEN}
+    return (*BUFFERS, more[kind]) if kind in more else BUFFERS
 
 
 def second_names(stack: Stack) -> dict[str, str]:
     """Second names of arrays, as the files of a family may hold them, with the first."""
-    bias = stack.head.linear.bias
+    bias = None if stack.head.linear is None else stack.head.linear.bias
     found = {HEAD_BIASES[bias]: bias} if bias in HEAD_BIASES else {}
+    if (table := stack.tables[0].weight).endswith(T5_TABLES[0]):
+        found[table.removesuffix(T5_TABLES[0]) + T5_TABLES[1]] = table
     return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
 
 
@@ -188,16 +209,23 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     d, head = sizes(options)[0], stack.head.linear
     positions, inner = (
         ("max_position_embeddings", "n_positions"),
-        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
+        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", "d_ff"),
     )
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
-    wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
-    for table in stack.tables:
+    if stack.patches:
+        wanted = list(_image_sizes(options, stack))
+    else:
+        wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
+    for table in () if stack.patches else stack.tables:
         option, before = rows[table.index], table.offset if options.kind in BEFORE_POSITIONS else 0
         wanted.append((table.weight, 0, options.first(*option) + before, " or ".join(option)))
     spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
-    for name in filter(None, (head.weight, head.bias, *spare)):
-        wanted.append((name, 0, options.get("vocab_size"), "vocab_size"))
+    count, what = (options.labels, "the number of labels") if options.kind in LABELS else (None, "vocab_size")
+    maps = () if head is None else (head.weight, head.bias)
+    for name in filter(None, (*maps, *spare)):
+        wanted.append((name, 0, options.get("vocab_size") if count is None else count, what))
+    if stack.head.mean is not None:
+        wanted.append((stack.head.mean.weight, 1, 2 * d, "twice the width of the stream"))
     for block in stack.blocks:
         branch = block.feed_forward
         mixed = isinstance(branch, Mixture)
@@ -207,6 +235,8 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
                 size = options.get("moe_intermediate_size") * options.get("n_shared_experts")
             wanted.append((branch.shared.up.weight, 0, size, "the width of the shared expert"))
         size = options.first(*(("moe_intermediate_size",) if mixed else ()), *inner)
+        if options.kind == "dinov2":
+            size = vision.hidden_units(options)
         for network in branch.experts if mixed else (branch,):
             if network.up.rows is None and network.up.expert is None:
                 axis = 0 if network.up.layout == "oi" else 1
@@ -214,18 +244,34 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     wanted += [(name, axis, rows, "rows of the parts of a matrix") for name, axis, rows in _fused(stack)]
     wanted += [(name, axis, size, "the number of experts") for name, axis, size in _stacked(stack)]
     for side in stack.side if options.kind in POOLERS else ():
-        wanted.append((side.weight, 0, d, "the width of the stream"))
+        wanted.append((side.weight, 0, options.first("pooler_output_size") or d, "the width of the pooler"))
     for site in stack.linears:
         for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
             axes += site.part.expert is not None
             if name is not None and len(weights[name].shape) != axes:
                 raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
     for name, axis, size, what in wanted:
-        if weights[name].shape[axis] != size:
+        if len(weights[name].shape) <= axis or weights[name].shape[axis] != size:
             raise ValueError(
                 f"{name!r} has shape {tuple(weights[name].shape)}, and config.json says {size} ({what}, axis {axis}): "
                 "the config is that of another model, or lacks an option"
             )
+
+
+def _image_sizes(options: Options, stack: Stack) -> Iterator[tuple[str, int, int, str]]:
+    """Sizes of the tables of a stack that reads patches: name, axis, size, what it is."""
+    d, (high, wide) = sizes(options)[0], options.pair("patch_size")
+    patch, bias, leading, position = (table.weight for table in stack.tables)
+    for axis, size, what in (
+        (0, d, "the width of the stream"),
+        (1, options.get("num_channels"), "num_channels"),
+        (2, high, "patch_size"),
+        (3, wide, "patch_size"),
+    ):
+        yield patch, axis, size, what
+    yield bias, 0, d, "the width of the stream"
+    yield leading, 1, 1, "one class token"
+    yield position, 1, vision.grid(options) + 1, "patches of an image, and the class token"
 
 
 def _fused(stack: Stack) -> Iterator[tuple[str, int, int]]:

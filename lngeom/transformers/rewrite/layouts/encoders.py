@@ -25,11 +25,12 @@ The `transformers` package ties the two where `tie_word_embeddings` is true; oth
 """
 
 POOLERS = {
-    "bert": "bert.pooler.dense",
-    "ernie": "ernie.pooler.dense",
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "roberta.pooler.dense"),
+    "bert": ("bert.pooler.dense",),
+    "ernie": ("ernie.pooler.dense",),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ("roberta.pooler.dense",)),
+    "vit": ("vit.pooler.dense", "pooler.dense"),
 }
-"""What reads the same as the layer before an encoder's head, by family."""
+"""What reads the same as the layer before an encoder's head, or as the head, by family."""
 
 
 def after_bert(

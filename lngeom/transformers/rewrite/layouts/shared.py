@@ -34,7 +34,7 @@ def sizes(options: Options) -> tuple[int, int, int]:
     experts = options.first("num_local_experts", "num_experts", "n_routed_experts") or 0
     if max(d, options.first("head_dim") or 0, experts) > LARGEST:
         raise ValueError(f"config.json says a width, or a number of experts, above {LARGEST}")
-    if options.first("v_head_dim", "head_dim") is None and d % n:
+    if options.first("v_head_dim", "head_dim", "d_kv") is None and d % n:
         raise ValueError(f"{options.which(*HEADS)} = {n} must divide {options.which(*WIDTH)} = {d}")
     return d, n, layers
 
