@@ -275,7 +275,7 @@ def draw(data: Mapping[str, Mapping], stem: Path, configuration: Mapping[str, An
                 plain_ticks(axis.xaxis, [int(size) for size in known.sizes][:: 1 if name == "devices" else 2])
         text = (
             f"{numbers(data)}. Numbers in the legends are exponents of the larger half of the sizes. One size grows in "
-            "each panel; float32; smallest times of several rounds."
+            "each panel, in float32. Smallest times of several rounds."
         )
         return plots.save(figure, stem, data, title=title(data), caption=text, configuration=configuration)
 

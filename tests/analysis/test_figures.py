@@ -393,7 +393,7 @@ def test_captions_of_studies_follow_their_numbers():
             fisher_growth.numbers,
             "fisher_growth",
             lambda d: d["samples"]["1000000"].update(product=1.0),
-            "exponent 1.5",
+            "1.47 (samples)",
         ),
     ],
 )
