@@ -18,7 +18,7 @@ import numpy as np
 from lngeom._core.files import temporary_folder
 
 BLOCK = 1 << 22
-"""Entries of the random block that the file repeats."""
+"""Random numbers that are drawn at a time."""
 
 CHILD = """
 import json, resource, sys, time
@@ -48,7 +48,7 @@ print(json.dumps({"verdict": found.verdict, "log_probabilities": found.log_proba
 
 
 def generate(folder: Path, gib: float, width: int = 4096, vocabulary: int = 32000, shards: int = 4) -> int:
-    """Writes a Llama in bfloat16 of about this size, with random numbers that repeat.
+    """Writes a Llama in bfloat16 of about this size, with random numbers.
 
     Args:
         folder: where to; it is made.
@@ -78,9 +78,7 @@ def generate(folder: Path, gib: float, width: int = 4096, vocabulary: int = 3200
     config = {"model_type": "llama", "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
     config |= {"num_attention_heads": width // 64, "vocab_size": vocabulary, "rms_norm_eps": 1e-5}
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
-    block = np.random.default_rng(0).standard_normal(BLOCK, np.float32) / math.sqrt(width)
-    raw = block.astype(ml_dtypes.bfloat16)
-    gains = (1 + math.sqrt(width) * block[:width]).astype(ml_dtypes.bfloat16)
+    rng = np.random.default_rng(0)
     names, where, total = list(shapes), {}, 0
     for i in range(shards):
         file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
@@ -95,13 +93,12 @@ def generate(folder: Path, gib: float, width: int = 4096, vocabulary: int = 3200
         with (folder / file).open("wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
             for name in part:
-                left = math.prod(shapes[name])
-                if len(shapes[name]) == 1:
-                    gains.tofile(out)
-                    continue
+                gain, left = len(shapes[name]) == 1, math.prod(shapes[name])
                 while left:
-                    raw[:left].tofile(out)
-                    left -= min(left, BLOCK)
+                    numbers = rng.standard_normal(min(left, BLOCK), np.float32)
+                    numbers = 1 + numbers if gain else numbers / math.sqrt(width)
+                    numbers.astype(ml_dtypes.bfloat16).tofile(out)
+                    left -= len(numbers)
             total += out.tell()
     index = {"metadata": {"total_size": total}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
