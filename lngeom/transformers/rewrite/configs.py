@@ -544,8 +544,9 @@ def _yarn(
         if value is not None:
             _number({name: value}, name)
     if own is None:
-        both = one and other
-        own = _yarn_scale(factor, one) / _yarn_scale(factor, other) if both else _yarn_scale(factor, 1.0)
+        own = _yarn_scale(factor, 1.0)
+        if one is not None and other is not None:
+            own = _yarn_scale(factor, one) / _yarn_scale(factor, other)
     return angles, float(own)
 
 
