@@ -260,6 +260,12 @@ class Buckets(Part):
         longest = self.largest if positions is None else positions - 1
         return np.setdiff1d(np.arange(self.count), self.of(np.arange(-longest, longest + 1)))
 
+    @property
+    def reach(self) -> int:
+        """How many positions read every row that any number of them reads."""
+        away = np.arange(self.largest + 1)
+        return 1 + max(int(np.unique(self.of(sign * away), return_index=True)[1].max()) for sign in (-1, 1))
+
     def of(self, away: np.ndarray) -> np.ndarray:
         """The row of each relative position j − i."""
         half, exact = self.count // 2, self.count // 4

@@ -388,3 +388,29 @@ def test_null_spaces_of_hidden_states_and_factors_of_channels_are_refused_by_nam
             lg.predicted_nullspace(other, arrays)
         with pytest.raises(ValueError, match=words):
             rw.canonical(other, arrays)
+
+
+@pytest.mark.parametrize(("count", "largest"), [(32, 128), (8, 20), (6, 3), (32, 9)])
+def test_the_reach_of_buckets_is_the_fewest_positions_that_read_what_any_number_reads(count, largest):
+    buckets = Buckets(count, largest)
+    assert np.array_equal(buckets.unread(buckets.reach), buckets.unread())
+    assert len(buckets.unread(buckets.reach - 1)) > len(buckets.unread())
+
+
+@pytest.mark.peers
+def test_rows_of_far_relative_positions_are_compared(tmp_path):
+    """32 positions do not read all rows; probes have as many as it takes."""
+    far = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
+    save_random("t5", CONFIGS["t5"] | far, tmp_path / "old")
+    stack, arrays = rw.load(tmp_path / "old")
+    held = {name: np.asarray(arrays[name], np.float64) for name in stack.arrays}
+    name = stack.blocks[0].attention.relative
+    same = rw.certify((stack, held), (stack, held), probes=(1, 4))
+    assert (same.verdict, same.probes) == ("same", (1, 92))
+    for row in (15, 31):
+        wrong = held[name].copy()
+        wrong[row, 0] += 0.5
+        found = rw.certify((stack, held), (stack, held | {name: wrong}))
+        assert found.verdict == "different"
+        assert found.first.path == "blocks.0.attention"
+        assert name in found.causes[0].arrays

@@ -73,7 +73,7 @@ def certify(
         before: a folder with a checkpoint, a pair of a description and arrays (`lg.rewrite.load`), or a model of the
             transformers package.
         after: another one, possibly with other names, layouts and dtypes.
-        probes: numbers of sequences and of positions.
+        probes: numbers of sequences and of positions; more positions where tables of relative positions need them.
         seed: of tokens, random streams and roundings.
         ignore: options of config.json that no code reads.
         stage: is told what is being done.

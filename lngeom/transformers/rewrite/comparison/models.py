@@ -234,8 +234,20 @@ def _equal(before: Model, after: Model, name: str) -> bool:
     return all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
 
 
+def reach(model: Model) -> int:
+    """How many positions read every row of the tables of relative positions; 0 where there is none."""
+    found = [0]
+    for block in model.stack.blocks:
+        if block.attention.relative is not None:
+            rows = model.arrays.shape(block.attention.relative)[-1]
+            found.append(block.attention.buckets.reach if block.attention.buckets else rows)
+    return max(found)
+
+
 def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) -> np.ndarray:
     """Random tokens that both models know, but those of padding, at positions that both have.
+
+    There are as many positions as it takes to read all rows of tables of relative positions, if not more.
 
     Raises:
         ValueError: if there is none, or the models read other inputs.
@@ -258,7 +270,8 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
             "compare"
         )
     fewer, other = sorted((before, after), key=lambda model: model.vocabulary)
-    length = min(probes[1], other.positions or probes[1])
+    length = max(probes[1], *(reach(model) for model in (before, after)))
+    length = min(length, other.positions or length)
     return probe_tokens(
         fewer.stack, fewer.arrays, (probes[0], length), seed, getattr(other.arrays.source, "paddings", ())
     )
