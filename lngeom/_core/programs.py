@@ -119,11 +119,16 @@ def variables(jaxpr: Any) -> list:
 
 
 def signature(jaxpr: Any) -> tuple:
-    """What a program has at any sizes: of each operation its name, the numbers of its variables, and its axes."""
+    """What a program has at any sizes: of each operation its name, the numbers of its variables, axes, and factors."""
     numbers = {v: k for k, v in enumerate(variables(jaxpr))}
 
     def number(variable: Any) -> int | None:
         return None if isinstance(variable, Literal) else numbers[variable]
+
+    def factors(equation: Any) -> tuple[float, ...]:
+        """Numbers by which it multiplies or divides."""
+        known = equation.invars if equation.primitive.name in {"mul", "div"} else ()
+        return tuple(float(v.val) for v in known if isinstance(v, Literal) and jnp.issubdtype(v.aval.dtype, jnp.floating))
 
     return tuple(
         (
@@ -131,6 +136,7 @@ def signature(jaxpr: Any) -> tuple:
             tuple(map(number, equation.invars)),
             tuple(map(number, equation.outvars)),
             tuple(str(equation.params[name]) for name in AXES if name in equation.params),
+            factors(equation),
         )
         for equation in jaxpr.eqns
     )

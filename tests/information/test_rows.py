@@ -151,3 +151,15 @@ def test_rows_unlike_the_products_give_way_to_those_one_by_one(method, monkeypat
     agree(found, expected, 1e-12)
     with pytest.raises(AssertionError):  # the fault is there
         agree(getattr(fisher(check=False), method)(), expected, 1e-3)
+
+
+def test_factors_that_the_number_of_samples_enters_are_not_read_at_another_number():
+    """The product is the same for any number of samples; the programs at 2 and at 7 hold other numbers."""
+
+    def apply(p, x):
+        return jnp.mean(jnp.tanh(convolved(x, p["first"] / 3 * jnp.sum(x * 0 + 1) / x.size)), (1, 2)) @ p["head"]
+
+    F = fisher(apply, check=False, wrt=["first", "head"])
+    expected = one_by_one(F)
+    agree(F.factor(), expected)
+    agree(F.diagonal(), np.sum(expected**2, 0))
