@@ -414,3 +414,16 @@ def test_rows_of_far_relative_positions_are_compared(tmp_path):
         assert found.verdict == "different"
         assert found.first.path == "blocks.0.attention"
         assert name in found.causes[0].arrays
+
+
+@pytest.mark.peers
+def test_another_function_of_the_pooler_is_refused_where_there_is_one(tmp_path):
+    for name in ("ViTModel", "ViTForImageClassification"):
+        folder = tmp_path / name
+        save_random("vit", CONFIGS["vit"], folder, name=name)
+        changed(folder, pooler_act="relu")
+        if name == "ViTModel":
+            with pytest.raises(ValueError, match="option 'pooler_act' = 'relu' is not covered"):
+                rw.load(folder)
+        else:
+            rw.load(folder)

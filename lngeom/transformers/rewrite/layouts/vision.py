@@ -12,7 +12,9 @@ CLASSIFIER = "classifier"
 
 def vit(options: Options) -> Stack:
     """ViT: pre-norm blocks, and a head that reads the class token, or none."""
-    at = _prefix(options, "vit.")
+    at, act = _prefix(options, "vit."), options.config.get("pooler_act") or "tanh"
+    if act != "tanh" and f"{at}pooler.dense.weight" in options.names:
+        raise ValueError(f"option 'pooler_act' = {act!r} is not covered: poolers are compared before their tanh")
     head = Head(biased(CLASSIFIER), reads="first", untied="") if _has_head(options) else Head(None, untied="")
     old = f"{at}encoder.layer.0.attention.attention.query.weight" in options.names
     parts = (
