@@ -128,9 +128,8 @@ def signature(jaxpr: Any) -> tuple:
     def factors(equation: Any) -> tuple[float, ...]:
         """Numbers by which it multiplies or divides."""
         known = equation.invars if equation.primitive.name in {"mul", "div"} else ()
-        return tuple(
-            float(v.val) for v in known if isinstance(v, Literal) and jnp.issubdtype(v.aval.dtype, jnp.floating)
-        )
+        literals = [np.asarray(v.val) for v in known if isinstance(v, Literal)]
+        return tuple(float(value) for value in literals if jnp.issubdtype(value.dtype, jnp.floating))
 
     return tuple(
         (
