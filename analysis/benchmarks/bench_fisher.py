@@ -393,6 +393,14 @@ def draw_times(results: Mapping[str, dict], stem: Path, configuration: Mapping[s
         return plots.save(figure, stem, results, title=title, caption=about, configuration=configuration)
 
 
+def stored_data(parser: argparse.ArgumentParser, path: Path) -> dict[str, dict]:
+    """The data of a figure, to which a run adds; nothing where there is none yet. Damaged ones end the program."""
+    try:
+        return json.loads(path.read_text())["data"] if path.exists() else {}
+    except (ValueError, KeyError) as error:
+        parser.error(f"{path} is damaged ({error!r}): remove it, or give another --out")
+
+
 def main() -> None:
     """Runs the tasks named, prints the table, and writes JSON and figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -406,11 +414,7 @@ def main() -> None:
         parser.error(f"no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}")
     check_writable(options.out)
     jax.config.update("jax_enable_x64", True)
-    stored = options.out / "bench_fisher.json"
-    try:
-        results = json.loads(stored.read_text())["data"] if stored.exists() else {}
-    except (ValueError, KeyError) as error:
-        parser.error(f"{stored} is damaged ({error!r}): remove it, or give another --out")
+    results = stored_data(parser, options.out / "bench_fisher.json")
     for name in options.tasks or TASKS:
         results[name] = TASKS[name](options.rounds)
         print(table({name: results[name]}), flush=True)

@@ -28,7 +28,7 @@ from lngeom.plots.axes import guide, plain_ticks, span
 from lngeom.plots.style import COLOUR_OF
 
 from analysis.benchmarks import fisher_peers as peers
-from analysis.benchmarks.bench_fisher import OURS, best_times
+from analysis.benchmarks.bench_fisher import OURS, best_times, stored_data
 
 BYTES = "temporary bytes"
 """Beside times, what a product holds."""
@@ -90,11 +90,11 @@ def layers(size: int, rounds: int) -> Row:
 def outputs(size: int, rounds: int) -> Row:
     """Product, diagonal and matrix of the first layer's weights of a network 64-64-C."""
     model = peers.network([64, 64, size], 256, jnp.float32)
-    first = model.params[0]["w"] if isinstance(model.params[0], Mapping) else model.params[0][0]
+    layer, *rest = model.params
+    first = layer["w"]
 
     def apply(w: jax.Array, x: jax.Array) -> jax.Array:
-        rest = jax.tree.map(lambda leaf: w if leaf is first else leaf, model.params, is_leaf=lambda leaf: leaf is first)
-        return model.apply(rest, x)
+        return model.apply([layer | {"w": w}, *rest], x)
 
     F = lg.fisher(apply, first, model.inputs, family=model.family)
     return timed(F, rounds, first, diagonal=F.diagonal, matrix=F.as_matrix)
@@ -141,7 +141,7 @@ def spectra(size: int, rounds: int) -> Row:
 def devices(size: int, rounds: int) -> Row:
     """A product of 16,384 samples divided over so many devices, which share the cores of this machine."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={size}"
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, "--devices", str(size), str(rounds)]
+    command = [sys.executable, "-m", "analysis.benchmarks.fisher_growth", "--devices", str(size), str(rounds)]
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -302,11 +302,7 @@ def main() -> None:
     if unknown := sorted(set(options.growths) - set(GROWTHS)):
         parser.error(f"no growth {', '.join(unknown)}; they are {', '.join(GROWTHS)}")
     check_writable(options.out)
-    stored = options.out / "fisher_growth.json"
-    try:
-        found = json.loads(stored.read_text())["data"] if stored.exists() else {}
-    except (ValueError, KeyError) as error:
-        parser.error(f"{stored} is damaged ({error!r}): remove it, or give another --out")
+    found = stored_data(parser, options.out / "fisher_growth.json")
     for name in options.growths or GROWTHS:
         growth = GROWTHS[name]
         found[name] = {size: growth.measure(size, options.rounds) for size in growth.sizes}

@@ -44,9 +44,8 @@ def logits(
     """Logits of a stack at every position.
 
     Positions are 0 … T − 1, those of leading rows included, and no position is masked but by causality. Arrays keep
-    their dtype. In dtypes below
-    float32, statistics of norms, scores and router weights are computed in float32. float64 needs
-    `jax.enable_x64(True)`.
+    their dtype. In dtypes below float32, statistics of norms, scores and router weights are computed in float32.
+    float64 needs `jax.enable_x64(True)`.
 
     Args:
         stack: the description.
