@@ -49,9 +49,9 @@ def all_outputs(
         with torch.no_grad():
             found = model.eval()(**given)
     every = [found.get("logits"), *(found.get(other) for other in BESIDE)]
-    if every[0] is None:
-        return [found["last_hidden_state"].double().numpy()]
     some = [values.double().numpy() for values in every if values is not None]
+    if not some:
+        return [found["last_hidden_state"].double().numpy()]
     return [values[:, None] for values in some] if kind in VISION else some
 
 
