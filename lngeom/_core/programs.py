@@ -20,7 +20,9 @@ CASTS = {"convert_element_type", "reduce_precision", "copy_p", "name", "sharding
 
 VIEWS: dict[str, Callable[..., np.ndarray]] = {
     "copy": lambda view: view,
-    "reshape": lambda view, new_sizes, **_: np.reshape(view, new_sizes, copy=False),
+    "reshape": lambda view, new_sizes, dimensions=None, **_: np.reshape(
+        view if dimensions is None else np.transpose(view, dimensions), new_sizes, copy=False
+    ),
     "transpose": lambda view, permutation: np.transpose(view, permutation),
     "squeeze": lambda view, dimensions: np.squeeze(view, dimensions),
     "broadcast_in_dim": lambda view, shape, broadcast_dimensions, **_: np.broadcast_to(

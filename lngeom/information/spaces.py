@@ -373,7 +373,7 @@ class _Reader:
             for parts in self.axes[v]:
                 edges.append(edges[-1] + len(self.atoms.resolved(parts)))
             self.order[out] = tuple(known[i] for k in step.params["permutation"] for i in range(edges[k], edges[k + 1]))
-        elif before == after:
+        elif before == after and not step.params.get("dimensions"):  # a reshape of a transpose has some
             self.order[out] = known
 
     def _follow(self, v: Var, out: Var) -> None:
@@ -512,7 +512,7 @@ def _same_axes(step: Step, shapes: list[tuple[int, ...]]) -> Iterator[tuple[Plac
             if shapes[x][i] == shapes[out][k]:
                 yield (x, [i]), (out, [k])
     elif name == "reshape":
-        yield (operands[0], every(operands[0])), (out, every(out))
+        yield (operands[0], list(params["dimensions"] or every(operands[0]))), (out, every(out))
     elif name == "transpose":
         yield from (((operands[0], [i]), (out, [k])) for k, i in enumerate(params["permutation"]))
     elif name == "broadcast_in_dim":

@@ -55,7 +55,15 @@ def by_position(p, x):
     return (convolved(h, p["second"]) @ p["head"]).reshape(len(x), -1, 3)
 
 
-MODELS = (plain, strided, grouped, tied, looped, by_position)
+def turned(p, x):
+    """A kernel that a reshape takes in another order of its axes, as vmap over kernels does."""
+    h = jnp.tanh(convolved(x, jax.lax.reshape(p["first"], (3, 2, 2, 4), (0, 2, 1, 3))) + p["bias"][None, None, None])
+    return (
+        jnp.mean(jnp.tanh(convolved(h, jax.lax.reshape(p["second"], (2, 2, 4, 4), (1, 0, 3, 2)))), (1, 2)) @ p["head"]
+    )
+
+
+MODELS = (plain, strided, grouped, tied, looped, by_position, turned)
 
 
 def fisher(model: Callable = plain, count: int = 7, dtype: Any = float, **options: Any):
@@ -97,6 +105,7 @@ def test_rows_of_convolutions_are_those_of_transposed_derivatives(model, formed_
     assert formed_one_by_one
     assert all(leaves == unread for leaves in formed_one_by_one)
     agree(F.as_matrix(), expected.T @ expected, 1e-12)
+    agree(F.diagonal(), np.diag(expected.T @ expected), 1e-12)
     agree(F.singular_values(), np.linalg.svd(expected, compute_uv=False)[: F.in_size()])
 
 
