@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import lngeom as lg
+import ml_dtypes
 import numpy as np
 import pytest
 from analysis.models.families import CONFIGS, model_class, package, save_random
@@ -427,3 +428,53 @@ def test_another_function_of_the_pooler_is_refused_where_there_is_one(tmp_path):
                 rw.load(folder)
         else:
             rw.load(folder)
+
+
+def test_what_no_output_depends_on_may_be_rounded(tmp_path):
+    name = "dinov2.embeddings.mask_token"
+    zoo.checkpoint(tmp_path / "old", "dinov2")
+    arrays = arrays_of(tmp_path / "old") | {name: np.random.default_rng(0).normal(size=(1, 16))}
+    write_file(tmp_path / "old/model.safetensors", arrays)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/config.json").write_text((tmp_path / "old/config.json").read_text())
+    narrow = {key: array.astype(np.float32) for key, array in arrays.items()}
+    for gap, verdict in ((0, "rounding"), (1e-3, "different")):
+        moved = narrow[name] + np.float32(gap)
+        write_file(tmp_path / "new/model.safetensors", narrow | {name: moved})
+        found = rw.certify(tmp_path / "old", tmp_path / "new")
+        assert found.verdict == verdict
+        assert bool(found.reasons) == bool(gap)
+
+
+def test_a_rotation_is_known_as_well_as_the_tables_are_stored(tmp_path):
+    """Tables in bfloat16, the rest in turns in three dtypes: a finer array is not held to its own roundings."""
+    kinds = (np.dtype("float16"), np.dtype("float32"), np.dtype("float64"))
+    folder = zoo.checkpoint(tmp_path / "old", "dinov2")
+    tables = {table.weight for table in rw.load(folder)[0].tables[:2]}
+    arrays = {
+        name: array.astype(ml_dtypes.bfloat16 if name in tables else kinds[i % 3])
+        for i, (name, array) in enumerate(arrays_of(folder).items())
+    }
+    write_file(folder / "model.safetensors", arrays)
+    rewritten = rw.apply(*rw.load(folder), KEEPS["Dinov2Model"] + [do.Rotate(seed=1)])
+    assert rewritten.certificate.passed
+    rw.save(rewritten, tmp_path / "new")
+    assert rw.certify(folder, tmp_path / "new").verdict == "rounding"
+    stack, weights = rw.load(tmp_path / "new")
+    held = {name: np.asarray(weights[name]).astype(weights[name].dtype) for name in stack.arrays}
+    name = stack.blocks[1].attention.value.weight
+    wrong = np.asarray(held[name], np.float64) * (1 + 0.3 * np.random.default_rng(0).normal(size=held[name].shape))
+    found = rw.certify(folder, (stack, held | {name: wrong.astype(held[name].dtype)}))
+    assert (found.verdict, found.first.path) == ("different", "blocks.1.attention")
+
+
+@pytest.mark.parametrize("size", [1e-6, 0.1])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_change_of_all_rows_is_no_rotation(size, seed):
+    stack, held = made("vit")
+    name = stack.tables[1].weight
+    bias = held[name] + size * np.random.default_rng(seed).normal(size=held[name].shape)
+    found = rw.certify((stack, held), (stack, held | {name: bias}))
+    assert found.verdict == "different"
+    assert [part.path for part in found.different] == ["tables"]
+    assert found.causes[0].arrays == (name,)

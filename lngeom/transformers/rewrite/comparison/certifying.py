@@ -22,7 +22,7 @@ from lngeom.transformers.rewrite.comparison.ends import head_causes, tables_at_f
 from lngeom.transformers.rewrite.comparison.models import EXACT, Model, Shaken, opened, rounding_dtypes, tokens_for
 from lngeom.transformers.rewrite.comparison.options import options_of
 from lngeom.transformers.rewrite.comparison.plain import pair
-from lngeom.transformers.rewrite.comparison.streams import Map, spacing_of_tables
+from lngeom.transformers.rewrite.comparison.streams import Map, coarsest_of_tables, spacing_of_tables
 from lngeom.transformers.rewrite.comparison.sweep import (
     RANDOM,
     ROUNDINGS,
@@ -167,7 +167,11 @@ def _by_parts(
     sites: list[Place] = []
     causes = list(begun.causes)
     before = begun.between
-    again = functools.cache(lambda: _shaken(first, second, shaken[0].seed + len(shaken)))
+    least = None if before.turn is None else coarsest_of_tables(first, second)
+    if least is not None:
+        dtypes = rounding_dtypes(first, second, least)
+        shaken = [Shaken(second, dtypes, each.seed) for each in shaken]
+    again = functools.cache(lambda: _shaken(first, second, shaken[0].seed + len(shaken), least))
     parts = sweep(first, second, before, tokens, shaken, again)
     for where, (local, after_part, x) in zip(_places(first), parts, strict=True):
         fault = where and other_choice(first, second, *where, (before, after_part))
@@ -197,9 +201,9 @@ def _by_parts(
     )
 
 
-def _shaken(first: Model, second: Model, seed: int) -> tuple[list[Shaken], list[Shaken]]:
+def _shaken(first: Model, second: Model, seed: int, least: np.dtype | None) -> tuple[list[Shaken], list[Shaken]]:
     """Arrays of both models with random roundings, as many as a second look takes."""
-    pairs = (first, rounding_dtypes(second, first)), (second, rounding_dtypes(first, second))
+    pairs = (first, rounding_dtypes(second, first, least)), (second, rounding_dtypes(first, second, least))
     own, others = ([Shaken(model, dtypes, seed + k) for k in range(AGAIN)] for model, dtypes in pairs)
     return own, others
 
@@ -256,9 +260,18 @@ def _other_outputs(first: Model, second: Model) -> Iterator[str]:
             for folder, model in zip(folders, (first, second), strict=True)
         ]
         for name in sorted(rest[0] & rest[1]):
-            a, b = (folder.stored[name] for folder in folders)
-            if a.shape != b.shape or not np.array_equal(np.asarray(a, np.float64), np.asarray(b, np.float64)):
+            if not _same_numbers(*(np.asarray(folder.stored[name]) for folder in folders)):
                 yield f"{name}, which no output that is compared depends on, differs"
+
+
+def _same_numbers(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays hold the same numbers; of other dtypes, numbers as near as rounding to both leaves them."""
+    x, y = (v.astype(np.float64) for v in (a, b))
+    if a.shape != b.shape or a.dtype == b.dtype or not all(jnp.issubdtype(v.dtype, jnp.floating) for v in (a, b)):
+        return np.array_equal(x, y, equal_nan=True)
+    size = np.maximum(np.abs(x), np.abs(y))
+    steps = [float(info.eps) * size + float(info.smallest_subnormal) for info in map(jnp.finfo, (a.dtype, b.dtype))]
+    return bool(np.all((np.abs(x - y) <= sum(steps) / 2) | (np.isnan(x) & np.isnan(y))))
 
 
 def _not_compared(first: Model, second: Model) -> Iterator[str]:
@@ -270,7 +283,7 @@ def _not_compared(first: Model, second: Model) -> Iterator[str]:
 
 def _causes(first: Model, second: Model, site: Place, x: np.ndarray | None, shaken: Sequence[Shaken]) -> list[Cause]:
     if x is None:
-        return [tables_at_fault(first, second, site.local)]
+        return [tables_at_fault(first, second, site.before, site.local)]
     if site.where is None:
         return head_causes(first, second, site.before, site.local, x, shaken)
     return causes_of(Judge(first, second, *site.where, (site.before, site.after), x, shaken))

@@ -13,7 +13,7 @@ from lngeom.transformers.description import INPUTS, Linear, Stack
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.mistakes import mistakes
-from lngeom.transformers.rewrite.comparison.models import Model, apart
+from lngeom.transformers.rewrite.comparison.models import Model, apart, same_array
 from lngeom.transformers.rewrite.comparison.plain import Affine, pair, read_through, reads_latent
 from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
 from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, some_starts
@@ -53,6 +53,9 @@ def tables_of(before: Model, after: Model, tokens: np.ndarray, allowed: float) -
                 return Tables(again, (Cause(f"tables: {sentence}", tables, again.residual, True),))
         if (cause := _not_orthogonal(before, after, allowed, tables)) is not None:
             return Tables(found, (cause,))
+        same = Map(1.0, None, found.centred, residual=found.residual)  # a change of all rows may look like a rotation
+        if found.turn is not None and _first(before, after, same, tokens) < _first(before, after, found, tokens) / 10:
+            return Tables(same)
         return Tables(found)
     if found.scale != 1 and found.turn is None:
         plain_map = replace(found, scale=1.0)
@@ -166,13 +169,15 @@ def _not_orthogonal(before: Model, after: Model, allowed: float, tables: tuple[s
     return Cause(sentence, tables, rest, True)
 
 
-def tables_at_fault(before: Model, after: Model, found: Local) -> Cause:
+def tables_at_fault(before: Model, after: Model, between: Map, found: Local) -> Cause:
     """The rows that differ, where no known mistake explains them."""
     names = [table.weight for table in after.stack.tables]
     kinds = {row.split()[0] for row in found.rows}
     some = [t.weight for t in after.stack.tables if t.index in kinds] or names
     if kinds & set(INPUTS):  # a row of another table is seen at every token
         some = names
+    if between.turn is None and between.scale == 1:
+        some = [name for name in some if not same_array(before, after, name)] or some
     rows = f"{counted(len(found.rows), 'row')} {'differs' if len(found.rows) == 1 else 'differ'}"
     return Cause(f"tables: {rows} from the first model's", tuple(some), found.difference, False)
 

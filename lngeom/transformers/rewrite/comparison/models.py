@@ -204,11 +204,11 @@ class Shaken(Mapping[str, np.ndarray]):
         return values + step * draw.uniform(-1, 1, values.shape)
 
 
-def rounding_dtypes(before: Model, after: Model) -> dict[str, np.dtype]:
+def rounding_dtypes(before: Model, after: Model, least: np.dtype | None = None) -> dict[str, np.dtype]:
     """The dtype by which each array of `after` may be rounded: the coarser one of both models; none if nothing was.
 
     An array that holds the same numbers in both was not rounded. Where the first model has no array of this name and
-    shape, the dtype of most of its numbers counts.
+    shape, the dtype of most of its numbers counts. Where a coarser one is given, that one counts for all.
     """
     sizes: dict[np.dtype, int] = {}
     for name in before.stack.arrays:
@@ -218,16 +218,18 @@ def rounding_dtypes(before: Model, after: Model) -> dict[str, np.dtype]:
     found = {}
     for name in after.stack.arrays:
         own, other = after.arrays.dtype(name), usual
+        if same_array(before, after, name):
+            continue
         if name in before.arrays and before.arrays.shape(name) == after.arrays.shape(name):
-            if _equal(before, after, name):
-                continue
             other = before.arrays.dtype(name)
-        found[name] = max(own, other, key=lambda dtype: jnp.finfo(dtype).eps)
+        found[name] = max(own, other, least or own, key=lambda dtype: jnp.finfo(dtype).eps)
     return found
 
 
-def _equal(before: Model, after: Model, name: str) -> bool:
-    """Whether an array holds the same numbers in both models."""
+def same_array(before: Model, after: Model, name: str) -> bool:
+    """Whether both models have an array of this name, with the same numbers."""
+    if name not in before.arrays or before.arrays.shape(name) != after.arrays.shape(name):
+        return False
     if not before.arrays.shape(name):
         return bool(before.arrays[name] == after.arrays[name])
     pairs = zip(before.arrays.pieces(name), after.arrays.pieces(name), strict=True)

@@ -174,3 +174,9 @@ def nearest_rotation(products: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarr
 def spacing_of_tables(model: Model) -> float:
     """Spacing at 1 of the tables' dtypes."""
     return model.spacing(*(table.weight for table in model.stack.tables))
+
+
+def coarsest_of_tables(*models: Model) -> np.dtype:
+    """The coarsest dtype of the tables: a rotation that is fitted to them is known up to its roundings."""
+    dtypes = [model.arrays.dtype(table.weight) for model in models for table in model.stack.tables]
+    return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))
