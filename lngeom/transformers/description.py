@@ -846,6 +846,20 @@ class Stack(Part):
         found = (block.attention for block in self.blocks)
         return {a.relative: a.buckets for a in found if a.relative is not None and a.buckets is not None}
 
+    def _check_table(self, weights: Mapping[str, Any], d: int) -> None:
+        """Names the first table, not what reads it, where its rows are not as wide as all else of the stream."""
+        widths = {
+            size
+            for site in self.linears
+            for size, wanted in zip(
+                site.part.sizes(weights[site.part.weight].shape), _wanted(self, site.path, -1), strict=True
+            )
+            if wanted == -1
+        }
+        if len(widths) == 1 and d not in widths:
+            name, shape = self.tables[0].weight, tuple(weights[self.tables[0].weight].shape)
+            raise ValueError(f"table {name!r} must have rows of {widths.pop()}, as wide as the stream; got {shape}")
+
     def width(self, weights: Mapping[str, Any]) -> int:
         """Width d of the stream, of arrays by name."""
         return self.tables[0].width(tuple(weights[self.tables[0].weight].shape))
@@ -903,12 +917,24 @@ class Stack(Part):
             if not len(weights[table.weight].shape):
                 raise ValueError(f"table {table.weight!r} must have rows; it is a single number")
         d = self.width(weights)
+        self._check_table(weights, d)
         for site in self.linears:
             shape = site.part.sizes(weights[site.part.weight].shape)
             wanted = _wanted(self, site.path, d)
             if any(w is not None and w != s for w, s in zip(wanted, shape, strict=True)):
                 raise ValueError(f"{site} must have [out, in] = {list(wanted)}; got {list(shape)}")
         for path, part in walk(self):
+            if isinstance(part, FeedForward):
+                units = {
+                    name: getattr(part, name).sizes(weights[getattr(part, name).weight].shape)[axis]
+                    for name, axis in (("up", 0), ("gate", 0), ("down", 1))
+                    if getattr(part, name) is not None
+                }
+                most = max(units.values(), key=list(units.values()).count)
+                for name, found in units.items():
+                    if found != most:
+                        weight = getattr(part, name).weight
+                        raise ValueError(f"{weight!r} of {path}.{name} must have {most} hidden units; got {found}")
             if isinstance(part, FeedForward) and part.hadamard is not None:
                 units = part.down.sizes(weights[part.down.weight].shape)[1]
                 if units % part.hadamard:
