@@ -195,8 +195,11 @@ def as_folder(given: Any) -> Path:
 
     Raises:
         TypeError: if it is no path.
+        ValueError: if the path is empty, or holds a character that no path has.
     """
-    if isinstance(given, str | os.PathLike) and isinstance(os.fspath(given), str):
+    if isinstance(given, str | os.PathLike) and isinstance(text := os.fspath(given), str):
+        if not text or "\0" in text:
+            raise ValueError(f"a folder must be a path, with a character at least and none that is 0; got {text!r}")
         return Path(given)
     raise TypeError(f"a folder must be a path as text or Path; got {shown(given)}")
 

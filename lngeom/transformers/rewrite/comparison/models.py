@@ -154,6 +154,8 @@ def _arrays_of(module: Any) -> dict[str, np.ndarray]:
     for name, value in module.state_dict().items():
         if not hasattr(value, "detach") or not value.is_floating_point():
             continue  # a buffer, or packed numbers; what the description names and is missing is said
+        if value.is_meta:
+            raise ValueError(f"{name!r} of the module is on the device 'meta': it has a shape and no numbers")
         tensor = value.detach().cpu()
         if str(tensor.dtype) == "torch.bfloat16":
             found[name] = tensor.float().numpy().astype(jnp.bfloat16)
