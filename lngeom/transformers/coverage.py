@@ -14,8 +14,8 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
     Raises:
         ValueError: naming the part and what to do.
     """
-    if stack.patches:
-        _refuse("a stack that reads patches")
+    if stack.inputs != "token":
+        _refuse(f"a stack that reads {'patches' if stack.inputs == 'patch' else 'frames, by a front end'}")
     if stack.hidden_states:
         _refuse("a stack whose outputs are hidden states")
     if stack.head.reads != "each":

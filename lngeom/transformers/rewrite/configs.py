@@ -75,8 +75,8 @@ FROM_ZERO = (
 UP_TO_ONE = ("initializer_range", "*dropout", "*dropout_prob", "*pdrop")
 """Numbers that must be at most one."""
 
-UNPADDED = ("gpt2", "gpt_neox", "gptj", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "falcon", "mpt")
-"""Families whose tables of tokens have no row for padding. In those of others `pad_token_id` must be a row."""
+UNPADDED = ("gpt2", "gpt_neox", "gptj", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "falcon", "mpt", "whisper")
+"""Families whose table of tokens, if there is one, has no row for padding. In others `pad_token_id` must be a row."""
 
 READ = (
     *("is_causal", "attention_chunk_size"),  # masking_utils.py
@@ -114,6 +114,9 @@ IGNORED = (
         "scale_decoder_outputs",
         "n_positions",
     ),  # T5: of its decoder, and old
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "decoder_layerdrop"),  # Whisper: of its decoder
+    *("encoder_layerdrop", "scale_embedding", "max_target_positions", "median_filter_width", "apply_spec_augment"),
+    *("mask_time_*", "mask_feature_*", "use_weighted_layer_sum", "classifier_proj_size"),
     *("tie_word_embeddings",),  # T5 always ties its tables, vision transformers have none; a table says who reads it
     # What other classes of a family read: masked images, feature maps.
     *("encoder_stride", "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names"),
