@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import counted
-from lngeom.transformers.description import INPUTS, Linear, Stack
+from lngeom.transformers.description import INPUTS, Linear, Stack, exchange
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.mistakes import mistakes
@@ -201,23 +201,32 @@ def _front_at_fault(before: Model, after: Model, found: Local) -> Cause:
         return fitted(before, replace(after, stack=stack, arrays=arrays)).residual
 
     allowed = max(8 * spacing_of_tables(model) for model in (before, after))
-    a, b = first.front, second.front
-    assert a is not None
-    assert b is not None
-    layers = list(zip(a.layers, b.layers, strict=False))
-    for i, (x, y) in enumerate(layers):
-        for text, layer in options_of(x, y, f"front.layers.{i}", 1.0):
-            new = replace(second, front=replace(b, layers=(*b.layers[:i], layer, *b.layers[i + 1 :])))
-            if (left := rest(new)) <= allowed:
-                return Cause(text, (), left, True)
+    layers = list(zip(*(() if stack.front is None else stack.front.layers for stack in (first, second)), strict=False))
+    tables = list(zip(first.tables, second.tables, strict=False))
+    options = [
+        (text, f"front.layers.{i}", layer)
+        for i, (x, y) in enumerate(layers)
+        for text, layer in options_of(x, y, f"front.layers.{i}", 1.0)
+    ]
+    options += [
+        (f"tables.{i}: its rows are multiplied by {y.scale / x.scale:.6g}", f"tables.{i}", replace(y, scale=x.scale))
+        for i, (x, y) in enumerate(tables)
+        if x.scale != y.scale
+    ]
+    for text, path, part in options:
+        if (left := rest(exchange(second, {path: part}))) <= allowed:
+            return Cause(text, (), left, True)
     pairs: list[tuple[str, Any, Any]] = [(f"front.layers.{i}", x.linear, y.linear) for i, (x, y) in enumerate(layers)]
-    tables = zip(first.tables, second.tables, strict=False)
     pairs += [(f"tables.{i}", x.linear, y.linear) for i, (x, y) in enumerate(tables)]
     pairs.append(("embedding_norm", first.embedding_norm, second.embedding_norm))
     wrong = differing(before, after, (role for each in pairs for role in roles_of(*each))) or []
     for each in wrong:
         if (left := rest(second, [each])) <= allowed:
-            return Cause(f"{each.role.path}: {each.role.second}: {_word(each)}", (each.role.second,), left, True)
+            path, name, word = each.role.path, each.role.second, _word(each)
+            if path.startswith("tables"):
+                rows = int(np.sum(np.any(each.a != each.b, axis=1)))
+                word = f"{counted(rows, 'row')} {'differs' if rows == 1 else 'differ'} from the first model's"
+            return Cause(f"{path}: {name}: {word}", (name,), left, True)
     names = tuple(each.role.second for each in wrong) or second.beginning
     return Cause("front: its outputs differ from the first model's", names, found.difference, False)
 
