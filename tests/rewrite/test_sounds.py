@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -9,9 +10,11 @@ import lngeom as lg
 import numpy as np
 import pytest
 from analysis.models.families import CONFIGS, model_class, save_random
+from lngeom.cli.commands import app
 from lngeom.rewrite import steps as do
 from lngeom.transformers import FrontEnd, Head, Linear, Table, rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
+from typer.testing import CliRunner
 
 from tests.rewrite import zoo
 from tests.rewrite.test_checkpoints import lngeom
@@ -90,6 +93,18 @@ def test_the_commands_read_sounds(tmp_path):
     assert refused.exit_code == 2
     assert "rotate refused at front" in refused.output
     assert not (tmp_path / "turned").exists()
+
+    def certify(other):
+        return CliRunner().invoke(app, ["certify", str(tmp_path / "old"), str(other)])
+
+    same = certify(tmp_path / "new")
+    assert (same.exit_code, same.output.split(":")[0]) == (0, "rounding"), same.output
+    shutil.copytree(tmp_path / "old", tmp_path / "wrong")
+    arrays = {name: np.asarray(array) for name, array in rw.load(tmp_path / "old")[1].stored.items()}
+    zoo.write_file(tmp_path / "wrong" / "model.safetensors", arrays | {"conv2.bias": 1.1 * arrays["conv2.bias"]})
+    different = certify(tmp_path / "wrong")
+    assert different.exit_code == 1
+    assert "conv2.bias" in different.output
 
 
 @pytest.mark.peers

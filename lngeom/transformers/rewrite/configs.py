@@ -95,6 +95,7 @@ IGNORED = (
     *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "chunk_size_feed_forward", "output_past"),
     # Parameters of generation, which PreTrainedConfig.__post_init__ drops (GenerationConfig).
     *("assistant_*", "bad_words_ids", "*suppress_tokens", "diversity_penalty", "do_sample", "early_stopping"),
+    *("forced_decoder_ids",),  # Whisper
     *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "*_cutoff", "exponential_decay_length_penalty"),
     *("length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_assistant_tokens*", "num_beam*"),
     *("num_return_sequences", "output_scores", "remove_invalid_values", "repetition_penalty", "target_lookbehind"),

@@ -224,7 +224,9 @@ def _front_at_fault(before: Model, after: Model, found: Local) -> Cause:
         if (left := rest(second, [each])) <= allowed:
             path, name, word = each.role.path, each.role.second, _word(each)
             if path.startswith("tables"):
-                rows = int(np.sum(np.any(each.a != each.b, axis=1)))
+                spacing = max(before.spacing(each.role.first), after.spacing(name))
+                gaps, sizes = (np.linalg.norm(rows, axis=1) for rows in (each.a - each.b, each.a))
+                rows = int(np.sum(gaps > 2 * spacing * sizes))
                 word = f"{counted(rows, 'row')} {'differs' if rows == 1 else 'differ'} from the first model's"
             return Cause(f"{path}: {name}: {word}", (name,), left, True)
     names = tuple(each.role.second for each in wrong) or second.beginning

@@ -266,8 +266,9 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
         if a != b:
             raise ValueError(f"before: {what.format(a)}; after: {what.format(b)}: there is nothing to compare")
     if first != "token" and before.vocabulary != after.vocabulary:
+        what = "patches" if first == "patch" else "inputs"
         raise ValueError(
-            f"before reads inputs of {before.vocabulary} entries, after of {after.vocabulary}: there is nothing to "
+            f"before reads {what} of {before.vocabulary} entries, after of {after.vocabulary}: there is nothing to "
             "compare"
         )
     fewer, other = sorted((before, after), key=lambda model: model.vocabulary)
