@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from analysis.models.families import CONFIGS, model_class, save_random
 from lngeom.cli.commands import app
+from lngeom.information.candidates import candidates_of_stack
 from lngeom.rewrite import steps as do
 from lngeom.transformers import FrontEnd, Head, Linear, Table, rewrite as rw
 from lngeom.transformers.rewrite.certificate import outputs
@@ -352,6 +353,13 @@ def test_models_with_other_front_ends_are_not_compared(made):
     found = rw.certify(made, (more, weights | {"W": np.random.default_rng(0).normal(size=(16, 16, 3))}))
     assert found.verdict == "different"
     assert "the front ends have 2 and 3 layers" in found.reasons
+
+
+def test_a_measured_null_space_is_not_described_by_symmetries_that_have_no_names():
+    for kind, words in (("whisper", "frames, by a front end"), ("vit", "a stack that reads patches")):
+        stack = zoo.stack_of(kind)
+        with pytest.raises(ValueError, match=rf"{words} have no names: describe the null space without the stack"):
+            next(candidates_of_stack(stack, zoo.random_weights(kind, stack)))
 
 
 def test_null_spaces_of_sounds_are_refused_by_name(made):
