@@ -5,6 +5,7 @@ its first integer to its last, or from its values where they are few. So zeros, 
 input, which hide directions, do not stay.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float
 from lngeom._core.draws import probe_generator
 from lngeom._core.text import counted
 from lngeom.information._problem import Problem
-from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms
+from lngeom.information._products import AbstractFisher, product_chunks, products, quadratic_forms, unchecked
 from lngeom.information._sharding import Placement
 
 DRAWS = 20
@@ -35,7 +36,16 @@ def forms(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndar
 
 
 def gram(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "m m"]:
-    """Vᵀ F V of columns; one program for all numbers of columns."""
+    """Vᵀ F V of columns that F sees: by the factor, or by products where it does not fit or gives another form."""
+    one = probe_generator(3).standard_normal(columns.shape[1])
+    try:
+        rows = np.asarray(unchecked(F).factor())
+    except MemoryError:
+        rows = np.zeros((0, F.in_size()), F.problem.dtype)
+    images = (rows @ columns.astype(rows.dtype)).astype(np.float64)
+    form = forms(F, (columns @ one)[:, None])[0]
+    if abs(form - np.sum((images @ one) ** 2)) <= float(jnp.finfo(rows.dtype).eps) ** 0.5 * form:
+        return images.T @ images
     batch = min(AT_A_TIME, F.plan.batch)
     found = F.summed(_of_parts(products), _padded(F, columns), at=product_chunks, batch=batch)
     return columns.T @ np.asarray(found, np.float64)[:, : columns.shape[1]]
@@ -66,7 +76,6 @@ class Elsewhere:
 
     def __init__(self, F: AbstractFisher, largest: float):
         self.given, self.largest = F, largest
-        self._first = self._at(0)
 
     def _at(self, draw: int) -> AbstractFisher:
         def drawn(problem: Problem, part: int) -> Problem:
@@ -75,45 +84,35 @@ class Elsewhere:
 
         return self.given.changed(drawn)
 
-    def _sizes(self, there: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, " m"]:
-        """|A v| for the factor A at other inputs, relative to the largest singular value at those given."""
-        return np.sqrt(np.maximum(forms(there, columns), 0)) / self.largest
-
     def seen_of(self, families: list[Float[np.ndarray, "P m"]], close: float) -> list[Float[np.ndarray, "P j"] | None]:
-        """Of each family of orthonormal null directions, those that are not null at the other inputs (see `seen`).
+        """Of each family of orthonormal null directions, a basis of those that are not null at other inputs.
 
-        One random direction of a family is null there only where all are. None where the outputs are not finite.
+        So many samples see no more than so many directions: each further draw is asked about the rest, as long as it
+        sees a random direction of the rest, which it does if it sees any. None where the outputs are not finite.
         """
-        if not families:
-            return []
-        rng = probe_generator(1)
-        sizes = self._sizes(self._first, np.hstack([_signed(rng, columns) for columns in families]))
-        found: list[np.ndarray | None] = []
-        for columns, size in zip(families, sizes, strict=True):
-            hidden = columns[:, :0] if size < 10 * close else self.seen(columns, close)
-            found.append(hidden if np.isfinite(size) else None)
-        return found
-
-    def seen(self, columns: Float[np.ndarray, "P m"], close: float) -> Float[np.ndarray, "P j"]:
-        """An orthonormal basis of those of null directions that are not null at the other inputs.
-
-        So many samples see no more than so many directions: each further draw is asked about the rest.
-        """
-        rng, found, rest = probe_generator(2), [columns[:, :0]], columns
+        rng, rest = probe_generator(1), list(families)
+        found = [columns[:, :0] for columns in families]
+        waiting, unknown = list(range(len(families))), set[int]()
         for draw in range(DRAWS):
-            there = self._at(draw) if draw else self._first
-            if draw and not self._sizes(there, _signed(rng, rest)) >= 10 * close:
+            waiting = [k for k in waiting if rest[k].shape[1]]
+            if not waiting:
                 break
-            products = gram(there, rest)
-            if not np.all(np.isfinite(products)):
+            there = self._at(draw)
+            with np.errstate(invalid="ignore"):
+                sizes = np.sqrt(np.maximum(forms(there, np.hstack([_signed(rng, rest[k]) for k in waiting])), 0))
+            if not draw:
+                unknown = {k for k, size in zip(waiting, sizes, strict=True) if not np.isfinite(size)}
+            waiting = [k for k, size in zip(waiting, sizes, strict=True) if 10 * close * self.largest <= size < np.inf]
+            grams = gram(there, np.hstack([rest[k] for k in waiting])) if waiting else np.zeros((0, 0))
+            edges = np.cumsum([0, *(rest[k].shape[1] for k in waiting)])
+            if not np.all(np.isfinite(grams)):
                 break
-            values, vectors = np.linalg.eigh(products)
-            sees = np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close
-            found.append(rest @ vectors[:, sees])
-            rest = rest @ vectors[:, ~sees]
-            if not rest.shape[1]:
-                break
-        return np.hstack(found)
+            for k, (i, j) in zip(waiting, itertools.pairwise(edges), strict=True):
+                values, vectors = np.linalg.eigh(grams[i:j, i:j])
+                sees = np.sqrt(np.maximum(values, 0)) / self.largest >= 10 * close
+                found[k] = np.hstack([found[k], rest[k] @ vectors[:, sees]])
+                rest[k] = rest[k] @ vectors[:, ~sees]
+        return [None if k in unknown else columns for k, columns in enumerate(found)]
 
     def described(self) -> str:
         """What the given inputs are like; of those of a loader or a sum, how many there are."""

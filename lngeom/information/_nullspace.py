@@ -343,8 +343,8 @@ def _not_of_leaves(
     softmax: "_Softmax", rest: np.ndarray, elsewhere: Elsewhere, close: float
 ) -> Iterator[tuple[str, np.ndarray, int | None]]:
     """What the data hide, and what the family hides, of directions without another name; orthonormal columns."""
-    seen = elsewhere.seen(rest, close)
-    if seen.shape[1]:
+    (seen,) = elsewhere.seen_of([rest], close)
+    if seen is not None and seen.shape[1]:
         yield _unshown(elsewhere), seen, seen.shape[1]
         rest = rest @ scipy.linalg.null_space(seen.T @ rest)
     alike = softmax.hides(rest)

@@ -294,6 +294,10 @@ class AbstractFisher(lx.AbstractLinearOperator):
         return restored, (type(self), self.problem, self._stored is not None, *rest)
 
     @abc.abstractmethod
+    def factor(self) -> Float[Array, "NR P"]:
+        """Rows of the factor, A with AᵀA = F; a MemoryError where they do not fit."""
+
+    @abc.abstractmethod
     def triangular_factor(self) -> Float[Array, "r P"]:
         """A matrix R of at most P rows with RᵀR = F."""
 

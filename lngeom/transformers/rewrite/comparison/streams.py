@@ -17,7 +17,7 @@ from jaxtyping import Float
 from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import INPUTS
 from lngeom.transformers.forward import embedded
-from lngeom.transformers.rewrite.comparison.models import Model, apart
+from lngeom.transformers.rewrite.comparison.models import Model
 
 ROWS = 1024
 """Rows of tables that are compared at a time, and of what a front end writes."""
@@ -116,39 +116,61 @@ def fitted(before: Model, after: Model) -> Map:
 
 
 def _fitted(before: Model, after: Model, rows: int) -> Map:
-    """The map that fits this many tokens, or all of them."""
+    """The map that fits this many tokens, or all of them. It reads `ROWS` of them at a time, and again for each map."""
     d, centred = before.width, (before.centres, after.centres)
-    X, Y = some_starts(before, after, rows)
     allowed = 8 * max(spacing_of_tables(model) for model in (before, after))
-    if (nothing := apart(Y, X)) <= allowed:
+
+    def residual(between: Map) -> float:
+        return _residual(_pairs(before, after, rows), between)
+
+    if (nothing := residual(Map(1.0, None, (False, False)))) <= allowed:
         return Map(1.0, None, centred, residual=nothing)
-    X, Y = seen(X, centred[0]), seen(Y, centred[1])
-    if not (X.any() and Y.any() and np.isfinite(X).all() and np.isfinite(Y).all()):
-        return Map(1.0, None, centred, True, apart(Y, X))
     same = Map(1.0, None, centred)
-    nothing = apart(Y, same.forth(X))
-    scaled = replace(same, scale=float(np.sum(same.forth(X) * Y) / max(np.sum(same.forth(X) ** 2), 1e-300)))
-    if nothing <= allowed:
+    if (nothing := residual(same)) <= allowed or not np.isfinite(nothing):
         return replace(same, residual=nothing)
-    if scaled.scale and (found := apart(Y, scaled.forth(X))) <= allowed:
+    products, first, second, kept = np.zeros((d, d)), 0.0, 0.0, 0.0
+    for x, y in _pairs(before, after, rows):
+        x, y = seen(x, centred[0]), seen(y, centred[1])
+        products += y.T @ x
+        first, second, kept = first + np.sum(x**2), second + np.sum(y**2), kept + np.sum(same.forth(x) ** 2)
+    if not (first and second):
+        return replace(same, residual=nothing)
+    scaled = replace(same, scale=float(np.trace(products) / max(kept, 1e-300)))
+    if scaled.scale and (found := residual(scaled)) <= allowed:
         return replace(scaled, residual=found)
-    turn, rank = nearest_rotation(Y.T @ X)
-    factor = float(np.sum((X @ turn.T) * Y) / max(np.sum(X**2), 1e-300))
+    turn, rank = nearest_rotation(products)
+    factor = float(np.sum(turn * products) / first)
     factor = 1.0 if abs(factor - 1) <= allowed or not factor else factor
     turned = Map(factor, turn, centred, rank >= d - any(centred))
-    turned = replace(turned, residual=apart(Y, turned.forth(X)))
+    turned = replace(turned, residual=residual(turned))
     return turned if turned.residual < nothing / 2 else replace(same, residual=nothing)
+
+
+def _residual(pairs: Iterator[tuple[np.ndarray, np.ndarray]], between: Map) -> float:
+    """Largest distance of a mapped stream from the second model's, relative to the root mean square of the latter."""
+    farthest, squares, count = 0.0, 0.0, 0
+    for x, y in pairs:
+        y = seen(y, between.centred[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            distances = np.sum((y - between.forth(x)) ** 2, -1)
+            farthest = max(farthest, float(np.max(np.where(np.isfinite(distances), distances, np.inf))))
+            squares, count = squares + float(np.sum(y**2)), count + len(y)
+    size = np.sqrt(squares / count) or 1.0
+    return float(np.sqrt(farthest) / size) if np.isfinite(size) else np.inf
+
+
+def _pairs(before: Model, after: Model, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Streams before the first block of both models, at some tokens and every position, some at a time."""
+    count = min(before.vocabulary, after.vocabulary)
+    tokens = np.sort(probe_generator().choice(count, min(count, rows), replace=False))
+    for (kind, at, x), (other, also, y) in zip(starts(before, tokens), starts(after, tokens), strict=False):
+        if kind == other and np.array_equal(at, also):
+            yield x, y
 
 
 def some_starts(before: Model, after: Model, rows: int) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d"]]:
     """Streams before the first block of both models, at some tokens and every position."""
-    count = min(before.vocabulary, after.vocabulary)
-    tokens = np.sort(probe_generator().choice(count, min(count, rows), replace=False))
-    first, second = [], []
-    for (kind, at, x), (other, also, y) in zip(starts(before, tokens), starts(after, tokens), strict=False):
-        if kind == other and np.array_equal(at, also):
-            first.append(x)
-            second.append(y)
+    first, second = zip(*_pairs(before, after, rows), strict=True)
     return np.concatenate(first), np.concatenate(second)
 
 
