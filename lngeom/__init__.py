@@ -24,8 +24,9 @@ The public names, all imported lazily. What else a module defines may change.
 - `lngeom.checks.discovery`, symmetries nobody named: `discover_symmetries`, `discrete_symmetries`.
 - `lngeom.checks.strategies`, hypothesis strategies: `breaking_inputs`, `data_sets`, `families`, `layer_inputs`,
   `matrices`, `normalizers`, `points`, `problems`, `scales`, `transformations`.
-- `lngeom.transformers`, descriptions of transformers: `Attention`, `Block`, `Buckets`, `FeedForward`, `Groups`,
-  `Head`, `Latent`, `Linear`, `Mixture`, `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`, `hidden`, `logits`.
+- `lngeom.transformers`, descriptions of transformers: `Attention`, `Block`, `Buckets`, `Convolution`, `FeedForward`,
+  `FrontEnd`, `Groups`, `Head`, `Latent`, `Linear`, `Mixture`, `Norm`, `Rotary`, `Rows`, `Stack`, `Table`, `Transform`,
+  `hidden`, `logits`.
 - `lngeom.transformers.rewrite`, exact rewrites of transformers: `Certificate`, `Comparison`, `Refused`, `Rewritten`,
   `apply`, `canonical`, `certify`, `check_description`, `load`, `save`, `steps`, which has a class for
   each step.

@@ -226,6 +226,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "relative_attention_max_distance": 6,
         "num_labels": 23,
     },
+    "whisper": {
+        "d_model": 16,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 20,
+        "num_mel_bins": 12,
+        "max_source_positions": 9,
+        "vocab_size": 23,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 2,
+        "decoder_ffn_dim": 8,
+    },
 }
 """Options of each family; others have their defaults."""
 
@@ -236,6 +248,7 @@ VISION = ("vit", "dinov2")
 """Families whose inputs are images."""
 
 CLASSES = {"gpt2": "GPT2LMHeadModel", "t5": "T5ForTokenClassification", "gemma3_text": "Gemma3ForCausalLM"}
+CLASSES |= {"whisper": "WhisperEncoder"}
 """Classes that are not named like their configurations."""
 
 _find = importlib.util.find_spec
@@ -305,6 +318,9 @@ def model_class(kind: str, name: str | None = None) -> Any:
         ending = "ForMaskedLM" if kind in ENCODERS else "ForCausalLM"
         ending = "ForImageClassification" if kind in VISION else ending
         name = CLASSES.get(kind, config.replace("Config", ending))
+    inner = {"WhisperEncoder": "models.whisper.modeling_whisper"}  # the package does not export it
+    for part in inner[name].split(".") if name in inner else ():
+        transformers = getattr(transformers, part)
     return getattr(transformers, name)
 
 

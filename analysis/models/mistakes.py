@@ -556,6 +556,33 @@ def buckets_changed(stack: Stack, weights: Weights, draw: np.random.Generator) -
     return Planted(exchange(stack, {path: new}), weights, path, ("buckets.largest",))
 
 
+def front_activation(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """Another form of the activation of a front end's last layer."""
+    if stack.front is None:
+        return None
+    path = f"front.layers.{len(stack.front.layers) - 1}"
+    new = replace(stack.front.layers[-1], activation="gelu_tanh")
+    return Planted(exchange(stack, {path: new}), weights, "tables", (path, "activation"))
+
+
+def windows_reversed(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The windows of a layer of a front end run backwards, as where a convolution is taken for a correlation."""
+    if stack.front is None:
+        return None
+    i = int(draw.integers(len(stack.front.layers)))
+    name = stack.front.layers[i].linear.weight
+    arrays = weights | {name: weights[name][..., ::-1].copy()}
+    return Planted(stack, arrays, "tables", (f"front.layers.{i}", name))
+
+
+def front_bias_lost(stack: Stack, weights: Weights, draw: np.random.Generator) -> Planted | None:
+    """The bias of a layer of a front end is zero."""
+    if stack.front is None:
+        return None
+    name = stack.front.layers[int(draw.integers(len(stack.front.layers)))].linear.bias
+    return None if name is None else Planted(stack, weights | {name: 0 * weights[name]}, "tables", ("zero", name))
+
+
 def _mixture_at(stack: Stack, draw: np.random.Generator) -> int | None:
     """A block with a mixture."""
     found = [i for i, block in enumerate(stack.blocks) if isinstance(block.feed_forward, Mixture)]
@@ -569,6 +596,6 @@ MISTAKES: tuple[Callable[[Stack, Weights, np.random.Generator], Planted | None],
     *(row_changed, query_for_key, blocks_exchanged, branch_scaled, row_of_head, writing_gain),
     *(latent_gain_forgotten, shared_key_scaled, latent_epsilon, choice_bias_lost, groups_left_out),
     *(scale_left_out, scale_twice, class_token_lost, positions_moved, head_parts_exchanged, directions_exchanged),
-    buckets_changed,
+    *(buckets_changed, front_activation, windows_reversed, front_bias_lost),
 )
 """Functions that plant a mistake, or return None where a family cannot have it."""

@@ -14,14 +14,8 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
     Raises:
         ValueError: naming the part and what to do.
     """
-    if stack.patches:
-        _refuse("a stack that reads patches")
-    if stack.hidden_states:
-        _refuse("a stack whose outputs are hidden states")
-    if stack.head.reads != "each":
-        _refuse("a head that reads one position alone")
-    if other := next((t for t in stack.tables if t.index in {"input", "leading"} or t.layout != "rows"), None):
-        _refuse(f"a table of another kind than tokens, types and positions ({other.weight})")
+    if (ends := other_ends(stack)) is not None:
+        _refuse(ends)
     for path, part in walk(stack):
         if isinstance(part, Block) and (scale := part.attention_scale or part.feed_forward_scale):
             _refuse(f"{path}: factors of channels of a branch ({scale})")
@@ -58,6 +52,19 @@ def require_covered(stack: Stack, shapes: Mapping[str, tuple[int, ...]]) -> None
     if len(kinds) > 1:
         _refuse("a stream that norms of two kinds read or write")
     _check_shared(stack)
+
+
+def other_ends(stack: Stack) -> str | None:
+    """What a stack reads or gives, in words, if its symmetries there have no names; None if they have."""
+    if stack.inputs != "token":
+        return f"a stack that reads {'patches' if stack.inputs == 'patch' else 'frames, by a front end'}"
+    if stack.hidden_states:
+        return "a stack whose outputs are hidden states"
+    if stack.head.reads != "each":
+        return "a head that reads one position alone"
+    if other := next((t for t in stack.tables if t.index in {"input", "leading"} or t.layout != "rows"), None):
+        return f"a table of another kind than tokens, types and positions ({other.weight})"
+    return None
 
 
 def _stream_norms(stack: Stack) -> list[Norm]:

@@ -10,7 +10,8 @@ key/value heads, k and v their widths, f the number of hidden units.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -648,6 +649,57 @@ class Table(Part):
 
 
 @dataclass(frozen=True)
+class Convolution(Part):
+    """A layer over time: output t is a(Wx + b), of the w inputs around input s·t; beyond both ends they are zero.
+
+    Attributes:
+        linear: W and b; the array of W is [out, channels, w] with an odd w, so that `input_axes` is 2.
+        stride: s.
+        activation: a.
+    """
+
+    linear: Linear
+    stride: int = 1
+    activation: Activation = "gelu"
+
+    positive = ("stride",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.linear != Linear(self.linear.weight, self.linear.bias, input_axes=2):
+            raise ValueError(f"the map of a Convolution has input_axes=2, and is a whole array; got {self.linear}")
+
+
+@dataclass(frozen=True)
+class FrontEnd(Part):
+    """What the stream begins with where the inputs are read by no table: convolutions of frames over time.
+
+    The stream has one position for as many frames as the product of the strides; an input is these frames, joined. The
+    last activation fixes the coordinates of the stream: a change of them does not go into the arrays before it.
+    Therefore rewrites carry a front end along as it is.
+
+    Attributes:
+        layers: the convolutions, in order; the last one writes to the stream.
+    """
+
+    layers: tuple[Convolution, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.layers:
+            raise ValueError("a FrontEnd has at least one layer")
+
+    @property
+    def frames(self) -> int:
+        """How many frames an input has."""
+        return math.prod(layer.stride for layer in self.layers)
+
+    def sizes(self, shape: Callable[[str], tuple[int, ...]]) -> tuple[int, int]:
+        """How many entries an input has, and the width of the stream, of the shapes of arrays by name."""
+        return self.frames * shape(self.layers[0].linear.weight)[1], shape(self.layers[-1].linear.weight)[0]
+
+
+@dataclass(frozen=True)
 class Transform(Part):
     """A layer between the last block and the head, norm(a(Wx + b)), as of BERT.
 
@@ -712,7 +764,7 @@ class Head(Part):
 
 @dataclass(frozen=True)
 class Site:
-    """A linear map, norm, table or activation, and its path in the description, such as `blocks.0.attention.query`."""
+    """A linear map, norm, table, front end or activation, and its path, such as `blocks.0.attention.query`."""
 
     path: str
     part: Any
@@ -779,13 +831,15 @@ class Stack(Part):
     """A transformer: tables, blocks, final norm, head.
 
     Attributes:
-        tables: tables that are added up; the first is that of the tokens, or the map of the patches.
+        tables: tables that are added up; the first is that of the tokens, or the map of the patches. Beside a front end
+            they are those of positions and types.
         blocks: the blocks, in order.
         final: norm before the head, or None (post-norm stacks).
         head: map to logits.
         embedding_norm: norm of the sum of the tables (BLOOM, BERT), or None.
         side: linear maps beside the head (poolers, second heads). They read what the head reads, or what the layer
             before it reads. Logits do not depend on them; a rewrite keeps their outputs too.
+        front: what reads the inputs in place of a table, and writes to the stream, or None.
 
     Raises:
         ValueError: if the first table is not that of the inputs, or blocks of post-norm and others are mixed.
@@ -797,11 +851,15 @@ class Stack(Part):
     final: Norm | None = None
     embedding_norm: Norm | None = None
     side: tuple[Linear, ...] = ()
+    front: FrontEnd | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kinds = [table.index for table in self.tables]
-        if not kinds or kinds[0] not in INPUTS or sum(kind in INPUTS for kind in kinds) != 1:
+        if self.front is not None:
+            if others := [kind for kind in kinds if kind not in {"position", "type"}]:
+                raise ValueError(f"tables beside a front end have index 'position' or 'type'; got {others[0]!r}")
+        elif not kinds or kinds[0] not in INPUTS or sum(kind in INPUTS for kind in kinds) != 1:
             raise ValueError("tables must begin with the one table that has index 'token' or 'patch'")
         if kinds.count("leading") > 1:
             raise ValueError("at most one table has index 'leading'")
@@ -813,7 +871,8 @@ class Stack(Part):
     @property
     def tied(self) -> bool:
         """Whether the head's matrix is the table of tokens."""
-        return self.head.linear is not None and self.head.linear.weight == self.tables[0].weight
+        tokens = self.front is None and self.tables[0].weight
+        return self.head.linear is not None and self.head.linear.weight == tokens
 
     @property
     def hidden_states(self) -> bool:
@@ -836,9 +895,18 @@ class Stack(Part):
         )
 
     @property
-    def patches(self) -> bool:
-        """Whether the inputs are vectors, and not numbers of rows."""
-        return self.tables[0].index == "patch"
+    def inputs(self) -> Literal["token", "patch", "frame"]:
+        """What the inputs are: numbers of rows ("token"), or vectors, of a patch or of frames."""
+        if self.front is not None:
+            return "frame"
+        return "patch" if self.tables[0].index == "patch" else "token"
+
+    @property
+    def beginning(self) -> tuple[str, ...]:
+        """Names of the arrays that make the stream before the first block, those that the inputs meet first."""
+        layers = () if self.front is None else self.front.layers
+        maps = [name for layer in layers for name in (layer.linear.weight, layer.linear.bias) if name is not None]
+        return (*maps, *(table.weight for table in self.tables))
 
     @property
     def bucket_tables(self) -> dict[str, Buckets]:
@@ -848,6 +916,8 @@ class Stack(Part):
 
     def _check_table(self, weights: Mapping[str, Any], d: int) -> None:
         """Names the first table, not what reads it, where its rows are not as wide as all else of the stream."""
+        if self.front is not None:
+            return  # its layers are checked
         widths = {
             size
             for site in self.linears
@@ -862,7 +932,14 @@ class Stack(Part):
 
     def width(self, weights: Mapping[str, Any]) -> int:
         """Width d of the stream, of arrays by name."""
-        return self.tables[0].width(tuple(weights[self.tables[0].weight].shape))
+        return self.ends(lambda name: tuple(weights[name].shape))[1]
+
+    def ends(self, shape: Callable[[str], tuple[int, ...]]) -> tuple[int, int]:
+        """How many entries an input has, or rows to choose from, and the width d, of the shapes of arrays by name."""
+        if self.front is not None:
+            return self.front.sizes(shape)
+        table = self.tables[0]
+        return table.rows(shape(table.weight)), table.width(shape(table.weight))
 
     def leading(self, weights: Mapping[str, Any]) -> int:
         """How many positions stand before the inputs, of arrays by name."""
@@ -916,6 +993,8 @@ class Stack(Part):
         for table in self.tables:
             if not len(weights[table.weight].shape):
                 raise ValueError(f"table {table.weight!r} must have rows; it is a single number")
+        if self.front is not None:
+            _check_front(self.front, weights)
         d = self.width(weights)
         self._check_table(weights, d)
         for site in self.linears:
@@ -967,6 +1046,25 @@ class Stack(Part):
                 raise ValueError(f"table {table.weight!r} must have rows of {d}; got {shape}")
             if table.index == "input" and table.rows(shape) != 1:
                 raise ValueError(f"table {table.weight!r} must have one row; got {shape}")
+
+
+def _check_front(front: FrontEnd, weights: Mapping[str, Any]) -> None:
+    """Checks that the layers of a front end fit together.
+
+    Raises:
+        ValueError: naming an array of another shape.
+    """
+    channels = None
+    for layer in front.layers:
+        shape = tuple(weights[layer.linear.weight].shape)
+        if len(shape) != 3 or not shape[2] % 2 or shape[1] != (channels or shape[1]):
+            raise ValueError(
+                f"{layer.linear.weight!r} must have shape [out, {channels or 'channels'}, an odd number]; got {shape}"
+            )
+        channels = shape[0]
+        bias = layer.linear.bias
+        if bias is not None and tuple(weights[bias].shape) != (channels,):
+            raise ValueError(f"{bias!r} must have shape ({channels},); got {tuple(weights[bias].shape)}")
 
 
 def check_stack(stack: Any) -> None:
@@ -1056,6 +1154,8 @@ def _wanted(stack: Stack, path: str, d: int) -> tuple[int | None, int | None]:
             "down": (d, None),
         }
         return sizes.get(steps[-1], (None, d))
+    if steps[0] == "front":
+        return None, None
     return (d, d) if "transform" in steps else (None, d)
 
 
@@ -1137,6 +1237,8 @@ class _Spaces:
 def _spaces(stack: Stack) -> Iterator[Space]:
     """The spaces of a stack, the stream first."""
     found = _Spaces()
+    if stack.front is not None:
+        found.write(Site("front", stack.front))
     for i, table in enumerate(stack.tables):
         found.write(Site(f"tables.{i}", table))
     if stack.embedding_norm is not None:

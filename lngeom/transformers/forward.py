@@ -15,6 +15,7 @@ from lngeom.transformers.description import (
     Attention,
     Block,
     FeedForward,
+    FrontEnd,
     Groups,
     Latent,
     Linear,
@@ -51,8 +52,8 @@ def logits(
         stack: the description.
         weights: arrays by name. A mapping with methods `rows(name, index)` and `pieces(name)` is asked for rows of
             tables and matrices, some at a time, instead of whole arrays.
-        tokens: token ids; where the inputs are patches, vectors [N, T, entries], or numbers of entries that are 1 in a
-            patch of zeros.
+        tokens: token ids; where the inputs are patches or frames, vectors [N, T, entries], or numbers of entries that
+            are 1 among zeros.
         types: rows of the table of types; None: 0.
 
     Returns:
@@ -86,7 +87,7 @@ def embedded(
         "leading": np.arange(before)[None],
         "position": np.arange(before + T)[None],
     }
-    x = 0
+    x = 0 if stack.front is None else front_end(stack.front, weights, tokens)
     for table in stack.tables:
         if table.index == "patch" and tokens.ndim == 3:
             found = _weighed(table, _array(weights[table.weight]), tokens)
@@ -98,6 +99,39 @@ def embedded(
         x = x + times(table.scale, found)
     x = jnp.asarray(x)
     return x if stack.embedding_norm is None else norm(stack.embedding_norm, weights, x)
+
+
+def front_end(
+    part: FrontEnd, weights: Mapping[str, Any], inputs: Float[Array, "N T e"] | Int[Array, "N T"]
+) -> Float[Array, "N T d"]:
+    """What a front end writes at each position.
+
+    Raises:
+        ValueError: if inputs have another number of entries than its first layer reads.
+    """
+    entries = part.sizes(lambda name: tuple(weights[name].shape))[0]
+    dtype = weights[part.layers[0].linear.weight].dtype
+    if inputs.ndim == 2:
+        inputs = jax.nn.one_hot(inputs, entries, dtype=dtype)
+    elif inputs.shape[2] != entries:
+        raise ValueError(
+            f"inputs must be [N, T, {entries}]: at each position {part.frames} frames of {entries // part.frames} "
+            f"channels, joined; got shape {inputs.shape}"
+        )
+    x = inputs.astype(dtype).reshape(len(inputs), -1, entries // part.frames)
+    for layer in part.layers:
+        windows = _windows(x, weights[layer.linear.weight].shape[2], layer.stride)
+        x = _activated(layer.activation, linear(layer.linear, weights, windows), None)
+    return x
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _windows(x: Float[Array, "N L c"], size: int, stride: int) -> Float[Array, "N t c*w"]:
+    """The inputs around every one that a stride reaches, channel by channel."""
+    length = x.shape[1]
+    padded = jnp.pad(x, ((0, 0), (size // 2, size // 2), (0, 0)))
+    found = jnp.stack([padded[:, j : j + length : stride] for j in range(size)], -1)
+    return found.reshape(*found.shape[:2], -1)
 
 
 def after(block: Block, weights: Mapping[str, Any], x: Float[Array, "N T d"]) -> Float[Array, "N T d"]:

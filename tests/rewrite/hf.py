@@ -46,6 +46,8 @@ def all_outputs(
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if kind in VISION:
             given = {"pixel_values": torch.tensor(images(tokens, model.config), dtype=getattr(torch, dtype))}
+        if kind == "whisper":
+            given = {"input_features": torch.tensor(frames(tokens, model.config), dtype=getattr(torch, dtype))}
         with torch.no_grad():
             found = model.eval()(**given)
     every = [found.get("logits"), *(found.get(other) for other in BESIDE)]
@@ -53,6 +55,13 @@ def all_outputs(
     if not some:
         return [found["last_hidden_state"].double().numpy()]
     return [values[:, None] for values in some] if kind in VISION else some
+
+
+def frames(inputs: np.ndarray, config: Any) -> np.ndarray:
+    """Log-mel spectra [N, channels, frames] of inputs [N, T, 2 channels]; of numbers, inputs with a 1 at that entry."""
+    if inputs.ndim == 2:
+        inputs = np.eye(2 * config.num_mel_bins)[inputs]
+    return inputs.reshape(len(inputs), -1, config.num_mel_bins).transpose(0, 2, 1)
 
 
 def images(patches: np.ndarray, config: Any) -> np.ndarray:

@@ -50,7 +50,7 @@ def test_an_absent_option_has_the_default_of_its_family(kind, option, read):
 
 def test_the_guide_names_every_family_once():
     guide = (Path(__file__).parents[2] / "analysis" / "REWRITES.md").read_text(encoding="utf-8")
-    rows = [row for row in guide.partition("## Architectures")[2].splitlines()[:14] if row.startswith("| ")]
+    rows = [row for row in guide.partition("## Architectures")[2].splitlines()[:15] if row.startswith("| ")]
     named = re.findall(r"`([\w-]+)`", "".join(rows).replace("`model_type`", ""))
     assert sorted(named) == sorted(FAMILIES)
 
@@ -160,6 +160,9 @@ def test_null_is_not_absent():
         ("t5", {"dense_act_fn": "mish"}, "'dense_act_fn' = 'mish' is not covered"),
         ("t5", {"relative_attention_num_buckets": 7}, "'relative_attention_num_buckets' = 7"),
         ("t5", {"relative_attention_max_distance": 2}, "'relative_attention_max_distance' = 2 are not covered"),
+        ("whisper", {"num_hidden_layers": 3}, "'encoder_layers' = 2 and 'num_hidden_layers' = 3 are two names"),
+        ("whisper", {"activation_function": "mish"}, "'activation_function' = 'mish' is not covered"),
+        ("whisper", {"max_source_positions": None}, "'max_source_positions' must be an integer; got null"),
         ("ernie", {"use_task_id": True}, "'use_task_id' = True is not covered"),
         ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "in 'rope_parameters'"),
     ],
@@ -269,6 +272,11 @@ def test_gelu_of_gemma_means_its_tanh_approximation():
         ("gptj", {"scale_attn_weights": True, "summary_type": "cls_index", "gradient_checkpointing": False}),
         ("bloom", {"n_inner": None, "bias_dropout_fusion": True, "skip_bias_add_qkv": False, "unk_token_id": 0}),
         ("gpt_neox", {"rope_theta": 5.0, "partial_rotary_factor": 1.0}),
+        (
+            "whisper",
+            {"forced_decoder_ids": [[1, 50259]], "suppress_tokens": [1], "decoder_layers": 6, "num_hidden_layers": 2},
+        ),
+        ("whisper", {"pad_token_id": 50257, "max_target_positions": 448, "scale_embedding": True, "max_length": 448}),
     ],
 )
 def test_options_that_no_code_reads_have_no_effect(kind, options):

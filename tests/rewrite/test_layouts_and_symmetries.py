@@ -19,6 +19,7 @@ REWRITES = {
     "vit": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias()],
     "dinov2": [do.FoldNorms(), do.FoldScales(), do.CentreWriters(), do.Rotate(seed=0)],
     "t5": [do.FoldNorms(), do.Rotate(seed=0), do.Balance(), do.RotateValues(seed=1)],
+    "whisper": [do.FoldNorms(), do.CentreWriters(), do.MergeValueBias(), do.RotateValues(seed=1)],
     "falcon": [do.FoldNorms(), do.CentreWriters(), do.MergeParallelBias(), do.RotateValues(seed=1)],
 }
 
@@ -32,6 +33,7 @@ UNPREDICTED = {
     "modernbert": "reads the stream without a norm",
     "vit": "reads patches",
     "dinov2": "reads patches",
+    "whisper": "reads frames, by a front end",
 }
 
 

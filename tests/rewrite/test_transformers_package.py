@@ -56,6 +56,7 @@ STEPS: dict[str, list[rw.steps.AbstractStep]] = {
     "vit": [do.FoldNorms(), do.CentreWriters(), do.Rotate(seed=0), do.MergeValueBias(), do.DropKeyBias()],
     "dinov2": [do.FoldNorms(), do.FoldScales(), do.CentreWriters(), do.Rotate(seed=0), do.RotateValues(seed=1)],
     "t5": [*PLAIN, do.Balance(), do.RotateValues(seed=1)],
+    "whisper": [do.FoldNorms(), do.CentreWriters(), do.MergeValueBias(), do.RotateValues(seed=1)],
 }
 
 

@@ -19,6 +19,7 @@ POSITIONS = {
     **dict.fromkeys(("bert", "ernie", *ROBERTAS, "electra", "distilbert"), 12),
     "vit": 10,
     "dinov2": 10,
+    "whisper": 9,
 }
 
 
@@ -36,7 +37,10 @@ class Everything:
         self.kind = kind
 
     def __contains__(self, name: str) -> bool:
-        return "." in name and not name.endswith("gamma") and not name.startswith((*BARE, "transformer.decoder."))
+        another = (*BARE, "transformer.decoder.") + (
+            ("encoder.", "decoder.", "model.") if self.kind == "whisper" else ()
+        )
+        return "." in name and not name.endswith("gamma") and not name.startswith(another)
 
 
 def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int = 1) -> dict[str, np.ndarray]:
@@ -50,6 +54,8 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
         shapes[table.weight] = (count, d) if table.layout == "rows" else (1, count, d)
         if table.index in {"patch", "input"}:
             shapes[table.weight] = (d, 3, 3, 3) if table.index == "patch" else (d,)
+    for layer, channels in zip(stack.front.layers if stack.front else (), (12, d), strict=False):
+        shapes |= {layer.linear.weight: (d, channels, 3), layer.linear.bias: (d,)}
     for block in stack.blocks:
         a = block.attention
         mixed = hasattr(block.feed_forward, "experts")
@@ -95,9 +101,9 @@ def random_weights(kind: str, stack: Stack, dtype: Any = np.float64, seed: int =
             for name in filter(None, (norm.gain, norm.bias) if norm is not None else ()):
                 shapes[name] = (a.query_width * (heads if a.norm_over == "all" else 1),)
     head = stack.head
-    if not stack.tied:
+    if not stack.tied and not stack.hidden_states:
         shapes[head.linear.weight] = (23, 2 * d if head.mean else d)
-    if head.linear.bias:
+    if head.linear is not None and head.linear.bias:
         shapes[head.linear.bias] = (23,)
     if head.transform is not None:
         shapes[head.transform.linear.weight] = (d, d)

@@ -139,13 +139,34 @@ def row_of(table, w, i):
     return array.reshape(-1, array.shape[-1])[i]
 
 
+def fronted(front, w, inputs):
+    """What a front end writes at each position, one output and one input at a time."""
+    channels = w[front.layers[0].linear.weight].shape[1]
+    strides = [layer.stride for layer in front.layers]
+    if not np.ndim(inputs[0]):
+        inputs = [[float(i == j) for j in range(math.prod(strides) * channels)] for i in inputs]
+    X = [list(vector[i : i + channels]) for vector in inputs for i in range(0, len(vector), channels)]
+    for layer, stride in zip(front.layers, strides, strict=True):
+        W, found = w[layer.linear.weight], []
+        for t in range(0, len(X), stride):
+            z = np.zeros(len(W)) if layer.linear.bias is None else w[layer.linear.bias].copy()
+            for o in range(len(W)):
+                for c in range(W.shape[1]):
+                    for j in range(W.shape[2]):
+                        at = t + j - W.shape[2] // 2
+                        z[o] += W[o, c, j] * X[at][c] if 0 <= at < len(X) else 0.0
+            found.append(act(layer.activation, z))
+        X = found
+    return X
+
+
 def begun(stack, w, tokens, types):
     """The stream before the first block, but for a norm."""
     lead = next((table for table in stack.tables if table.index == "leading"), None)
     before = 0 if lead is None else w[lead.weight].size // w[lead.weight].shape[-1]
-    X = []
+    X, front = [], None if stack.front is None else fronted(stack.front, w, tokens)
     for t in range(before + len(tokens)):
-        x = 0.0
+        x = 0.0 if front is None else front[t]
         for table in stack.tables:
             rows = {"position": t, "leading": t}
             if t >= before:

@@ -10,7 +10,9 @@ from lngeom.transformers import (
     Attention,
     Block,
     Buckets,
+    Convolution,
     FeedForward,
+    FrontEnd,
     Groups,
     Head,
     Latent,
@@ -272,6 +274,41 @@ def test_patches_behind_a_class_token(numbered):
         np.testing.assert_allclose(found, units, atol=1e-13)
 
 
+def read_frames(made, *blocks, tables="position", **options):
+    """A stack that reads six frames of two channels at each position, by windows of five and of three."""
+    first = Convolution(Linear(made.array(4, 2, 5), made.array(4), input_axes=2), 3, "relu")
+    last = Convolution(Linear(made.array(D, 4, 3), input_axes=2), 2)
+    rows = {"position": T + 2, "type": 2}
+    own = tuple(Table(made.array(rows[index], D), index) for index in tables.split())
+    head = options.pop("head", None) or Head(made.linear(V, D))
+    return Stack(own, blocks, head, made.norm(), front=FrontEnd((first, last)), **options)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("tables", ["position", "", "type position"])
+def test_frames_that_a_front_end_reads(tables, numbered):
+    made, draw = Made(), np.random.default_rng(2)
+    norms = {} if tables else {"embedding_norm": made.norm()}
+    stack = read_frames(made, made.block(attention=made.attention(causal=False)), made.block(), tables=tables, **norms)
+    stack.check(made.weights)
+    assert (stack.inputs, stack.front.frames, stack.width(made.weights)) == ("frame", 6, D)
+    frames = draw.integers(0, 12, (2, T)) if numbered else draw.normal(size=(2, T, 12))
+    types = draw.integers(0, 2, (2, T))
+    found = np.asarray(logits(stack, made.weights, jnp.asarray(frames), jnp.asarray(types)))
+    expected = np.array([literal.logits(stack, made.weights, *each) for each in zip(frames, types, strict=True)])
+    assert found.shape == (2, T, V)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+def test_frames_in_another_order_are_refused():
+    made = Made()
+    stack = read_frames(made, made.block())
+    with pytest.raises(
+        ValueError, match=r"\[N, T, 12\]: at each position 6 frames of 2 channels, joined; got .*5, 2\)"
+    ):
+        logits(stack, made.weights, jnp.ones((2, T, 2)))
+
+
 @pytest.mark.parametrize("mean", [False, True])
 def test_heads_that_read_the_first_position(mean):
     made = Made()
@@ -411,6 +448,11 @@ def test_descriptions_that_contradict_themselves_are_refused():
         (lambda: Stack((Table("a", "leading"),), (), Head(Linear("b"))), "'token' or 'patch'"),
         (lambda: Stack((Table("a"), Table("b", "patch")), (), Head(Linear("b"))), "the one table"),
         (lambda: Stack((Table("a"), *[Table("b", "leading")] * 2), (), Head(Linear("b"))), "at most one table"),
+        (lambda: FrontEnd(()), "has at least one layer"),
+        (lambda: Convolution(Linear("a")), "has input_axes=2"),
+        (lambda: Convolution(Linear("a", input_axes=2, layout="io")), "is a whole array; got"),
+        (lambda: Convolution(Linear("a", input_axes=2), 0), "stride of a Convolution must be positive"),
+        (lambda: replace(read_frames(made), tables=(Table("a"),)), "have index 'position' or 'type'; got 'token'"),
         (lambda: Table("a", layout="rotated"), "layout of a Table"),  # pyright: ignore[reportArgumentType]
     ):
         with pytest.raises(ValueError, match=words):
@@ -448,6 +490,22 @@ def test_arrays_of_images_have_the_sizes_of_the_description():
         (patch, (), "must have rows; it is a single number"),
         (block.attention_scale, (1, D), r"blocks.0.attention_scale must have shape \(6,\); got \(1, 6\)"),
         (form["relative"], (N, 8), r"blocks.0.attention must have shape \(8, 4\); got \(4, 8\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            stack.check(made.weights | {name: np.ones(shape)})
+
+
+def test_arrays_of_a_front_end_have_the_sizes_of_the_description():
+    made = Made()
+    stack = read_frames(made, made.block())
+    first, last = (layer.linear for layer in stack.front.layers)
+    for name, shape, words in (
+        (first.weight, (4, 2, 2), r"must have shape \[out, channels, an odd number\]; got \(4, 2, 2\)"),
+        (first.weight, (4, 10), r"an odd number\]; got \(4, 10\)"),
+        (first.bias, (1,), r"must have shape \(4,\); got \(1,\)"),
+        (last.weight, (D, 2, 3), r"must have shape \[out, 4, an odd number\]; got \(6, 2, 3\)"),
+        (last.weight, (D + 1, 4, 3), r"must have \[out, in\] = \[16, 7\]"),
+        (stack.tables[0].weight, (T, D + 1), r"must have rows of 6; got \(5, 7\)"),
     ):
         with pytest.raises(ValueError, match=words):
             stack.check(made.weights | {name: np.ones(shape)})

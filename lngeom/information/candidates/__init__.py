@@ -32,9 +32,10 @@ def candidates_of_stack(stack: "Stack", params: Any) -> Iterator[list[Candidate]
         One candidate a family.
 
     Raises:
-        ValueError: if the parameters are not those of the stack.
+        ValueError: if the parameters are not those of the stack, or its symmetries have no names.
     """
     from lngeom.transformers.arrays import StackArrays
+    from lngeom.transformers.coverage import other_ends
     from lngeom.transformers.families import FAMILIES
     from lngeom.transformers.symmetries import symmetries
 
@@ -43,6 +44,8 @@ def candidates_of_stack(stack: "Stack", params: Any) -> Iterator[list[Candidate]
             f"parameters described by a stack are a dictionary of its arrays, all differentiated: {stack.arrays[:3]} …"
         )
     stack.check(params)
+    if (ends := other_ends(stack)) is not None:
+        raise ValueError(f"symmetries of {ends} have no names: describe the null space without the stack")
     arrays = StackArrays(stack, params)
     families: dict[str, list[np.ndarray]] = {code: [] for code in FAMILIES}
     for family in symmetries(arrays):

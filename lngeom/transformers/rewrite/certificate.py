@@ -267,7 +267,7 @@ def positions(stack: Stack, shape: Callable[[str], tuple[int, ...]]) -> int | No
 def probe_tokens(
     stack: Stack, draft: Draft, probes: tuple[int, int], seed: int = 0, exclude: Collection[int] = ()
 ) -> np.ndarray:
-    """Random tokens, no longer than the tables of positions; random patches where these are the inputs.
+    """Random tokens, no longer than the tables of positions; random vectors where these are the inputs.
 
     Args:
         stack: the description.
@@ -277,15 +277,15 @@ def probe_tokens(
         exclude: ids to leave out, beside the padding of the checkpoint's config.
 
     Returns:
-        The tokens, or the patches [N, T, entries] with standard normal entries.
+        The tokens, or vectors [N, T, entries] with standard normal entries.
 
     Raises:
         ValueError: if no id is left.
     """
     N, T = probes
     T = min(T, positions(stack, draft.shape) or T)
-    entries = stack.tables[0].rows(draft.shape(stack.tables[0].weight))
-    if stack.patches and N >= 1 and T >= 1:
+    entries = stack.ends(draft.shape)[0]
+    if stack.inputs != "token" and N >= 1 and T >= 1:
         return np.random.default_rng(seed).standard_normal((N, T, entries))
     ids = np.arange(entries)
     left = np.setdiff1d(ids, [*exclude, *getattr(draft.source, "paddings", ())])
@@ -296,7 +296,7 @@ def probe_tokens(
 
 def running_dtype(stack: Stack, draft: Draft) -> np.dtype:
     """The dtype in which the model runs: as stored, or as it is loaded where that is less precise."""
-    stored, loaded = draft.dtype(stack.tables[0].weight), getattr(draft.source, "dtype", None)
+    stored, loaded = draft.dtype(stack.beginning[0]), getattr(draft.source, "dtype", None)
     if loaded is None:
         return stored
     a, b = jnp.finfo(stored), jnp.finfo(loaded)

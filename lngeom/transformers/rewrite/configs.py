@@ -75,8 +75,8 @@ FROM_ZERO = (
 UP_TO_ONE = ("initializer_range", "*dropout", "*dropout_prob", "*pdrop")
 """Numbers that must be at most one."""
 
-UNPADDED = ("gpt2", "gpt_neox", "gptj", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "falcon", "mpt")
-"""Families whose tables of tokens have no row for padding. In those of others `pad_token_id` must be a row."""
+UNPADDED = ("gpt2", "gpt_neox", "gptj", "bloom", "codegen", "gpt_bigcode", "gpt_neo", "falcon", "mpt", "whisper")
+"""Families whose table of tokens, if there is one, has no row for padding. In others `pad_token_id` must be a row."""
 
 READ = (
     *("is_causal", "attention_chunk_size"),  # masking_utils.py
@@ -95,6 +95,7 @@ IGNORED = (
     *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "chunk_size_feed_forward", "output_past"),
     # Parameters of generation, which PreTrainedConfig.__post_init__ drops (GenerationConfig).
     *("assistant_*", "bad_words_ids", "*suppress_tokens", "diversity_penalty", "do_sample", "early_stopping"),
+    *("forced_decoder_ids",),  # Whisper
     *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "*_cutoff", "exponential_decay_length_penalty"),
     *("length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_assistant_tokens*", "num_beam*"),
     *("num_return_sequences", "output_scores", "remove_invalid_values", "repetition_penalty", "target_lookbehind"),
@@ -114,6 +115,9 @@ IGNORED = (
         "scale_decoder_outputs",
         "n_positions",
     ),  # T5: of its decoder, and old
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "decoder_layerdrop"),  # Whisper: of its decoder
+    *("encoder_layerdrop", "scale_embedding", "max_target_positions", "median_filter_width", "apply_spec_augment"),
+    *("mask_time_*", "mask_feature_*", "use_weighted_layer_sum", "classifier_proj_size"),
     *("tie_word_embeddings",),  # T5 always ties its tables, vision transformers have none; a table says who reads it
     # What other classes of a family read: masked images, feature maps.
     *("encoder_stride", "apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names"),

@@ -30,6 +30,7 @@ from lngeom.transformers.rewrite.layouts import (
     FLASH_NORM,
     LABELS,
     NEOX_HEADS,
+    REMEDIES,
     T5_TABLES,
     behind,
     check_sizes,
@@ -355,6 +356,7 @@ def _check_architecture(weights: Checkpoint) -> None:
             if isinstance(name, str) and name not in known:
                 raise ValueError(
                     f"config.json says architectures [{name!r}], which is not covered ({', '.join(known)})"
+                    f"{REMEDIES.get(family_of(weights.config)[1], '')}"
                 )
             has_head = "classifier.weight" in weights.stored
             if isinstance(name, str) and has_head != name.endswith("Classification"):

@@ -211,10 +211,10 @@ def _tokens(
         for size in probes:
             check_count("a number of probes", size, 1)
         return probe_tokens(stack, draft, probes, seed, exclude)
-    tokens, rows = np.asarray(probes), stack.tables[0].rows(draft.shape(stack.tables[0].weight))
-    if stack.patches and tokens.ndim == 3 and tokens.dtype.kind == "f":
+    tokens, rows = np.asarray(probes), stack.ends(draft.shape)[0]
+    if stack.inputs != "token" and tokens.ndim == 3 and tokens.dtype.kind == "f":
         if tokens.shape[2] != rows or not tokens.size or not np.isfinite(tokens).all():
-            raise ValueError(f"probes must be patches [N, T, {rows}] of finite numbers; got shape {tokens.shape}")
+            raise ValueError(f"probes must be vectors [N, T, {rows}] of finite numbers; got shape {tokens.shape}")
         return tokens
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise ValueError(f"probes must be token ids [N, T]; got {tokens.dtype} of shape {tokens.shape}")
@@ -273,7 +273,7 @@ def check_description(
         raise ValueError(f"the model must give logits of shape {ours.shape}; it gives {theirs.shape}")
     allowed = tolerance
     if allowed is None:
-        stored = draft.dtype(stack.tables[0].weight)
+        stored = draft.dtype(stack.beginning[0])
         single = outputs(stack, Rounded(draft.copy(), np.dtype(np.float32)), tokens)
         allowed = max(
             10 * difference(ours, single).relative, *(numerics.tolerance(dtype) for dtype in (stored, theirs.dtype))

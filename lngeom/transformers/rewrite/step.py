@@ -12,6 +12,7 @@ from lngeom._core.numerics import WITNESS
 from lngeom.transformers.description import (
     Attention,
     FeedForward,
+    FrontEnd,
     Head,
     Linear,
     Norm,
@@ -108,7 +109,7 @@ def bias(draft: Draft, norm: Norm, d: int) -> np.ndarray:
 
 def width(stack: Stack, draft: Draft) -> int:
     """d, the width of the stream."""
-    return stack.tables[0].width(draft.shape(stack.tables[0].weight))
+    return stack.ends(draft.shape)[1]
 
 
 def norm_width(stack: Stack, draft: Draft, norm: Site) -> int:
@@ -167,6 +168,15 @@ def attentions(stack: Stack) -> Iterator[tuple[str, Attention]]:
 def given_out(space: Space) -> bool:
     """Whether what is written to a space is the model's output itself."""
     return any(isinstance(reader.part, Head) for reader in space.readers)
+
+
+def carried_along(space: Space) -> Iterator[Obstacle]:
+    """Front ends that write to a space: why its coordinates are fixed."""
+    for site in space.writers:
+        if isinstance(site.part, FrontEnd):
+            activation = site.part.layers[-1].activation
+            reason = f"what it writes to the stream comes from {activation}, and its arrays are carried along unchanged"
+            yield Obstacle(site.path, reason, "Leave the stream's coordinates.")
 
 
 def networks(stack: Stack) -> Iterator[tuple[str, FeedForward]]:

@@ -18,6 +18,7 @@ import numpy as np
 from lngeom.transformers.description import (
     Attention,
     FeedForward,
+    FrontEnd,
     Linear,
     Mixture,
     Norm,
@@ -48,6 +49,7 @@ from lngeom.transformers.rewrite.step import (
     as_linear,
     attentions,
     bias,
+    carried_along,
     chosen,
     did_you_mean,
     gain,
@@ -407,7 +409,8 @@ class CentreReaders(AbstractStep):
 class CentreWriters(AbstractStep):
     """Removes the mean over the stream's coordinates from everything that is written to it.
 
-    Rows of tables less their mean, W ← P W, b ← P b: the mean goes over the *output* axis of a writer.
+    Rows of tables less their mean, W ← P W, b ← P b: the mean goes over the *output* axis of a writer. What norms and
+    front ends write keeps its mean.
 
     Attributes:
         only: patterns of paths of writers; (): every table and linear map that writes to a space which norms read.
@@ -445,7 +448,8 @@ class CentreWriters(AbstractStep):
                     break
         if not self.targets(stack):
             writers = [w for s in stack.spaces for w in s.writers if isinstance(w.part, Linear | Table)]
-            found.append(no_such_path(self.only, writers, "no table or linear writer has such a path"))
+            front = [o for s in stack.spaces for o in carried_along(s) if chosen(Site(o.site, None), self.only)]
+            found += front or [no_such_path(self.only, writers, "no table or linear writer has such a path")]
         return found
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
@@ -488,11 +492,10 @@ class ToRMSNorm(AbstractStep):
                 if writer.path not in means:
                     means[writer.path] = _written_mean(writer, draft, width(stack, draft))
                 if not means[writer.path] <= EXACT:
-                    remedy = (
-                        "A norm that writes to the stream cannot be centred."
-                        if isinstance(writer.part, Norm)
-                        else "Centre the writers first (centre)."
-                    )
+                    remedy = "Centre the writers first (centre)."
+                    if isinstance(writer.part, Norm | FrontEnd):
+                        what = "norm" if isinstance(writer.part, Norm) else "front end"
+                        remedy = f"A {what} that writes to the stream cannot be centred."
                     found.append(Obstacle(str(writer), f"{norm.path} reads its mean, which is not zero", remedy))
         return found
 
@@ -579,7 +582,8 @@ class Rotate(AbstractStep):
         """Gains that do not commute with Q, tied heads behind them, LayerNorms where Q1 ≠ 1."""
         d = width(stack, draft)
         spaces, norms = self.reached(stack)
-        found = [
+        found = [obstacle for space in spaces for obstacle in carried_along(space)]
+        found += [
             Obstacle(space.name, "it is the model's output (hidden states), which would be rotated too", "")
             for space in spaces
             if given_out(space)
@@ -931,6 +935,7 @@ class ScaleStream(AbstractStep):
             return [Obstacle("factor", f"c must be positive and finite; got {self.factor}", "")]
         found = []
         for space in _streams(stack):
+            found += carried_along(space)
             found += [
                 Obstacle(str(w), f"it shares its array with {s}", "Untie first (untie).")
                 for w in space.writers
@@ -956,6 +961,8 @@ class ScaleStream(AbstractStep):
         for space in _streams(stack):
             for event in space.events:
                 part = event.site.part
+                if isinstance(part, FrontEnd):  # refused
+                    continue
                 if event.access == "write" and isinstance(part, Table | Linear):
                     draft.edit(as_linear(part), label, lambda W, rows: W * c, by_rows=True)
                     if isinstance(part, Linear) and (b := draft.offsets(part)) is not None:
@@ -978,14 +985,14 @@ def _streams(stack: Stack) -> list[Space]:
 
 @dataclass(frozen=True)
 class ShiftTables(AbstractStep):
-    """Moves the mean of each further table's rows into the table of tokens: E + 1cᵀ, P − 1cᵀ."""
+    """Moves the mean of each further table's rows into the first table, that of tokens: E + 1cᵀ, P − 1cᵀ."""
 
     word = "shift-tables"
     identity = "one row of each table is added at every position"
 
     def obstacles(self, stack: Stack, draft: Draft) -> list[Obstacle]:
         """A tied head behind a cap (without one, the softmax ignores the shift of a tied head), and patches."""
-        if stack.patches or any(table.index in {"input", "leading"} for table in stack.tables):
+        if stack.inputs == "patch" or any(table.index in {"input", "leading"} for table in stack.tables):
             reason = "its rows are not read once at each position, so that a shift of all of them is seen"
             return [Obstacle(f"tables.0 ({stack.tables[0].weight})", reason, "Leave the tables.")]
         if stack.tied:
@@ -994,6 +1001,8 @@ class ShiftTables(AbstractStep):
 
     def run(self, stack: Stack, draft: Draft) -> Stack:
         """Shifts the tables."""
+        if not stack.tables:
+            return stack
         first, label = stack.tables[0], "mean row moved to the table of tokens"
         total = np.zeros(width(stack, draft))
         for table in stack.tables[1:]:

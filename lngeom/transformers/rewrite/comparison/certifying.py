@@ -342,6 +342,8 @@ def _options_changed(first: Model, second: Model, between: Map) -> Iterator[str]
     """Options in which the models differ, and which no rewrite has to change."""
     centring = between.centred[0] != between.centred[1]
     pairs = [(f"blocks.{i}", *pair) for i, pair in enumerate(zip(first.stack.blocks, second.stack.blocks, strict=True))]
+    if (a := first.stack.front) is not None and (b := second.stack.front) is not None:
+        pairs += [(f"front.layers.{i}", x, y) for i, (x, y) in enumerate(zip(a.layers, b.layers, strict=False))]
     for name in ("final", "embedding_norm", "head"):
         a, b = getattr(first.stack, name), getattr(second.stack, name)
         if a is not None and b is not None:
@@ -367,6 +369,9 @@ def _unlike(first: Model, second: Model) -> Iterator[str]:
                 return
     if [t.index for t in a.tables] != [t.index for t in b.tables]:
         yield "the tables are " + " and ".join(", ".join(t.index for t in s.tables) for s in (a, b))
+    layers = [0 if s.front is None else len(s.front.layers) for s in (a, b)]
+    if layers[0] != layers[1]:
+        yield f"the front ends have {layers[0]} and {layers[1]} layers"
 
 
 def _places(model: Model) -> Iterator[tuple[int, Branch] | None]:

@@ -9,14 +9,22 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import counted
-from lngeom.transformers.description import INPUTS, Linear, Stack
+from lngeom.transformers.description import INPUTS, Linear, Stack, exchange
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.mistakes import mistakes
 from lngeom.transformers.rewrite.comparison.models import Model, apart, same_array
+from lngeom.transformers.rewrite.comparison.options import options_of
 from lngeom.transformers.rewrite.comparison.plain import Affine, pair, read_through, reads_latent
 from lngeom.transformers.rewrite.comparison.stored import Changed, Differing, Role, differing, roles_of
-from lngeom.transformers.rewrite.comparison.streams import Map, fitted, nearest_rotation, seen, some_starts
+from lngeom.transformers.rewrite.comparison.streams import (
+    Map,
+    fitted,
+    nearest_rotation,
+    seen,
+    some_starts,
+    spacing_of_tables,
+)
 from lngeom.transformers.rewrite.comparison.sweep import Local, Weights, compared, heads, path_of, pieces, streams
 
 Rows = Float[np.ndarray, "n d"]
@@ -44,6 +52,8 @@ def tables_of(before: Model, after: Model, tokens: np.ndarray, allowed: float) -
     """
     found = fitted(before, after)
     tables = tuple(table.weight for table in after.stack.tables)
+    if after.stack.front is not None:  # no mistake is made on its rows
+        return Tables(found)
     if found.residual > allowed:
         if (cause := _embedding_norm(before, after)) is not None:
             return Tables(Map(1.0, None, found.centred), (cause,))
@@ -171,6 +181,8 @@ def _not_orthogonal(before: Model, after: Model, allowed: float, tables: tuple[s
 
 def tables_at_fault(before: Model, after: Model, between: Map, found: Local) -> Cause:
     """The rows that differ, where no known mistake explains them."""
+    if after.stack.front is not None:
+        return _front_at_fault(before, after, found)
     names = [table.weight for table in after.stack.tables]
     kinds = {row.split()[0] for row in found.rows}
     some = [t.weight for t in after.stack.tables if t.index in kinds] or names
@@ -180,6 +192,50 @@ def tables_at_fault(before: Model, after: Model, between: Map, found: Local) -> 
         some = [name for name in some if not same_array(before, after, name)] or some
     rows = f"{counted(len(found.rows), 'row')} {'differs' if len(found.rows) == 1 else 'differ'}"
     return Cause(f"tables: {rows} from the first model's", tuple(some), found.difference, False)
+
+
+def _front_at_fault(before: Model, after: Model, found: Local) -> Cause:
+    """The option, or the stored array, of a front end or a table beside it, that explains the difference if undone."""
+    first, second = before.stack, after.stack
+
+    def rest(stack: Stack, undone: Sequence[Differing] = ()) -> float:
+        arrays = after.arrays.copy()
+        for wrong in undone:
+            name = wrong.role.second
+            arrays.set(name, wrong.role.write(np.array(arrays[name]), wrong.a), "undone")
+        return fitted(before, replace(after, stack=stack, arrays=arrays)).residual
+
+    allowed = max(8 * spacing_of_tables(model) for model in (before, after))
+    layers = list(zip(*(() if stack.front is None else stack.front.layers for stack in (first, second)), strict=False))
+    tables = list(zip(first.tables, second.tables, strict=False))
+    options = [
+        (text, f"front.layers.{i}", layer)
+        for i, (x, y) in enumerate(layers)
+        for text, layer in options_of(x, y, f"front.layers.{i}", 1.0)
+    ]
+    options += [
+        (f"tables.{i}: its rows are multiplied by {y.scale / x.scale:.6g}", f"tables.{i}", replace(y, scale=x.scale))
+        for i, (x, y) in enumerate(tables)
+        if x.scale != y.scale
+    ]
+    for text, path, part in options:
+        if (left := rest(exchange(second, {path: part}))) <= allowed:
+            return Cause(text, (), left, True)
+    pairs: list[tuple[str, Any, Any]] = [(f"front.layers.{i}", x.linear, y.linear) for i, (x, y) in enumerate(layers)]
+    pairs += [(f"tables.{i}", x.linear, y.linear) for i, (x, y) in enumerate(tables)]
+    pairs.append(("embedding_norm", first.embedding_norm, second.embedding_norm))
+    wrong = differing(before, after, (role for each in pairs for role in roles_of(*each))) or []
+    for each in wrong:
+        if (left := rest(second, [each])) <= allowed:
+            path, name, word = each.role.path, each.role.second, _word(each)
+            if path.startswith("tables"):
+                spacing = max(before.spacing(each.role.first), after.spacing(name))
+                gaps, sizes = (np.linalg.norm(rows, axis=1) for rows in (each.a - each.b, each.a))
+                rows = int(np.sum(gaps > 2 * spacing * sizes))
+                word = f"{counted(rows, 'row')} {'differs' if rows == 1 else 'differ'} from the first model's"
+            return Cause(f"{path}: {name}: {word}", (name,), left, True)
+    names = tuple(each.role.second for each in wrong) or second.beginning
+    return Cause("front: its outputs differ from the first model's", names, found.difference, False)
 
 
 def head_causes(

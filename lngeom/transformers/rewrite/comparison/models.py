@@ -17,7 +17,7 @@ from lngeom.transformers.rewrite.array_files import check_floats, read_json
 from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positions, probe_tokens
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
-from lngeom.transformers.rewrite.layouts import LABELS, describe, family_of
+from lngeom.transformers.rewrite.layouts import LABELS, REMEDIES, describe, family_of
 from lngeom.transformers.rewrite.online import TurnBack, turned
 
 
@@ -40,13 +40,13 @@ class Model:
     @property
     def width(self) -> int:
         """Width d of the stream."""
-        return self.stack.tables[0].width(self.arrays.shape(self.stack.tables[0].weight))
+        return self.stack.ends(self.arrays.shape)[1]
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the table of tokens, or entries of a patch."""
-        table = self.stack.tables[0]
-        return table.rows(self.arrays.shape(table.weight)) - table.offset
+        """Rows of the table of tokens, or entries of an input."""
+        before = self.stack.tables[0].offset if self.stack.front is None else 0
+        return self.stack.ends(self.arrays.shape)[0] - before
 
     @property
     def outputs(self) -> int:
@@ -119,7 +119,8 @@ def opened(given: Any, word: str, ignore: Iterable[str] = (), other: Any = None)
         options = {k: v for k, v in config.to_dict().items() if k not in as_texts("ignore", ignore)}  # pyright: ignore[reportOptionalMemberAccess]
         classes = LABELS.get(family_of(options)[1])
         if classes is not None and type(given).__name__ not in classes:
-            raise ValueError(f"{word} is a {type(given).__name__}, which is not covered ({', '.join(classes)})")
+            remedy = REMEDIES.get(family_of(options)[1], "")
+            raise ValueError(f"{word} is a {type(given).__name__}, which is not covered ({', '.join(classes)}){remedy}")
         stack = describe(options, weights)
         if fused := [name for name in weights if name.endswith("experts.gate_up_proj") and name not in stack.arrays]:
             raise ValueError(
@@ -256,7 +257,7 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     Raises:
         ValueError: if there is none, or the models read other inputs.
     """
-    first, second = (m.stack.tables[0].index for m in (before, after))
+    first, second = (m.stack.inputs for m in (before, after))
     if first != second:
         raise ValueError(
             f"before reads inputs of kind {first!r}, after of kind {second!r}: there is nothing to compare"
@@ -268,9 +269,10 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
     ):
         if a != b:
             raise ValueError(f"before: {what.format(a)}; after: {what.format(b)}: there is nothing to compare")
-    if before.stack.patches and before.vocabulary != after.vocabulary:
+    if first != "token" and before.vocabulary != after.vocabulary:
+        what = "patches" if first == "patch" else "inputs"
         raise ValueError(
-            f"before reads patches of {before.vocabulary} entries, after of {after.vocabulary}: there is nothing to "
+            f"before reads {what} of {before.vocabulary} entries, after of {after.vocabulary}: there is nothing to "
             "compare"
         )
     fewer, other = sorted((before, after), key=lambda model: model.vocabulary)

@@ -20,7 +20,10 @@ from lngeom.transformers.forward import embedded
 from lngeom.transformers.rewrite.comparison.models import Model
 
 ROWS = 1024
-"""Rows of tables that are compared at a time."""
+"""Rows of tables that are compared at a time, and of what a front end writes."""
+
+IN_A_ROW = 4
+"""Positions of the sequences on which front ends are compared."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,9 @@ def starts(
     arrays = model.arrays if weights is None else weights
     every = np.arange(model.vocabulary) if tokens is None else tokens
     first_input = model.leading
-    kinds: list[tuple[str, np.ndarray]] = [(model.stack.tables[0].index, every)]
-    kinds += [("input", np.arange(1))] if model.stack.patches else []  # a patch of zeros: what all patches share
+    inputs = model.stack.inputs
+    kinds: list[tuple[str, np.ndarray]] = [(inputs, np.arange(ROWS) if inputs == "frame" else every)]
+    kinds += [("input", np.arange(1))] if inputs == "patch" else []  # a patch of zeros: what all patches share
     kinds += [("leading", np.arange(first_input))] if first_input else []
     if (count := model.positions) is not None:
         kinds.append(("position", np.arange(1, count)))
@@ -77,6 +81,8 @@ def starts(
             with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
                 if kind in INPUTS:
                     found = embedded(model.stack, arrays, jnp.asarray(some[:, None]))[:, first_input]
+                elif kind == "frame":
+                    found = embedded(model.stack, arrays, jnp.asarray(_frames(model))).reshape(-1, model.width)[some]
                 elif kind == "input":
                     found = embedded(model.stack, arrays, jnp.zeros((1, 1, model.vocabulary)))[:, first_input]
                 elif kind == "leading":
@@ -87,6 +93,12 @@ def starts(
                     first_tokens = jnp.zeros((len(some), 1), int)
                     found = embedded(model.stack, arrays, first_tokens, jnp.asarray(some[:, None]))[:, first_input]
             yield kind, some, np.asarray(found)
+
+
+def _frames(model: Model) -> Float[np.ndarray, "N T e"]:
+    """Random inputs of a front end, for `ROWS` rows: single entries that are 1 do not tell it, for it is not linear."""
+    length = min(IN_A_ROW, model.positions or IN_A_ROW)
+    return probe_generator().standard_normal((-(-ROWS // length), length, model.vocabulary))
 
 
 def fitted(before: Model, after: Model) -> Map:
@@ -172,11 +184,11 @@ def nearest_rotation(products: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarr
 
 
 def spacing_of_tables(model: Model) -> float:
-    """Spacing at 1 of the tables' dtypes."""
-    return model.spacing(*(table.weight for table in model.stack.tables))
+    """Spacing at 1 of the dtypes of tables, or of a front end."""
+    return model.spacing(*model.stack.beginning)
 
 
 def coarsest_of_tables(*models: Model) -> np.dtype:
-    """The coarsest dtype of the tables: a rotation that is fitted to them is known up to its roundings."""
-    dtypes = [model.arrays.dtype(table.weight) for model in models for table in model.stack.tables]
+    """The coarsest dtype of what writes first: a rotation that is fitted to it is known up to its roundings."""
+    dtypes = [model.arrays.dtype(name) for model in models for name in model.stack.beginning]
     return max(dtypes, key=lambda dtype: float(jnp.finfo(dtype).eps))

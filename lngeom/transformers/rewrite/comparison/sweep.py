@@ -42,7 +42,7 @@ class Local:
     """How far one part of the second model is from the first model's, given the same stream.
 
     Attributes:
-        path: the part, as in descriptions; "tables" for all tables together.
+        path: the part, as in descriptions; "tables" for all tables together, and a front end.
         difference: distance of outputs, relative to the first model's: of the row (a position of a sequence) or the
             column (a coordinate, over all positions) for which rounding explains least.
         rounding: what random roundings change there: of the second model's arrays; in a second look, of both models'.

@@ -11,7 +11,7 @@ from typing import Any
 
 from lngeom.transformers.description import Linear, Mixture, Site, Stack, exchange
 from lngeom.transformers.rewrite.configs import Options
-from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures, t5, vision
+from lngeom.transformers.rewrite.layouts import encoders, gpt, latent, llama, mixtures, t5, vision, whisper
 from lngeom.transformers.rewrite.layouts.encoders import HEAD_BIASES as HEAD_BIASES, POOLERS
 from lngeom.transformers.rewrite.layouts.gpt import NEOX_HEADS as NEOX_HEADS
 from lngeom.transformers.rewrite.layouts.shared import sizes
@@ -52,9 +52,11 @@ _ENCODERS = (encoders.bert, encoders.ernie, encoders.electra, encoders.distilber
 
 _IMAGES = (vision.vit, vision.dinov2)
 _RELATIVE = (t5.t5,)
+_SOUNDS = (whisper.whisper,)
 
 FAMILIES: dict[str, Callable[[Options], Stack]] = {
-    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS, *_IMAGES, *_RELATIVE)},
+    **{f.__name__: f for f in (*_AFTER_LLAMA, *_MIXTURES, *_LATENT, *_AFTER_GPT, *_ENCODERS)},
+    **{f.__name__: f for f in (*_IMAGES, *_RELATIVE, *_SOUNDS)},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), encoders.roberta),
 }
 """Families by `model_type`."""
@@ -75,8 +77,12 @@ LABELS = {
     "vit": ("ViTModel", "ViTForImageClassification"),
     "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
     "t5": ("T5EncoderModel", "T5ForTokenClassification"),
+    "whisper": ("WhisperEncoder",),
 }
-"""Families whose outputs are hidden states or logits of labels, and the classes of both."""
+"""Families whose outputs are hidden states or logits of labels, and the classes of these."""
+
+REMEDIES = {"whisper": f". {whisper.ENCODER_ALONE}"}
+"""What to do with other classes of such a family."""
 
 MASK_TOKEN = "*embeddings.mask_token"
 """What stands for patches that are masked when a vision transformer is trained."""
@@ -116,7 +122,7 @@ def second_names(stack: Stack) -> dict[str, str]:
     """Second names of arrays, as the files of a family may hold them, with the first."""
     bias = None if stack.head.linear is None else stack.head.linear.bias
     found = {HEAD_BIASES[bias]: bias} if bias in HEAD_BIASES else {}
-    if (table := stack.tables[0].weight).endswith(T5_TABLES[0]):
+    if (table := stack.beginning[0]).endswith(T5_TABLES[0]):
         found[table.removesuffix(T5_TABLES[0]) + T5_TABLES[1]] = table
     return found | ({NEOX_HEADS[1]: NEOX_HEADS[0]} if stack.head.untied == NEOX_HEADS[0] else {})
 
@@ -209,14 +215,16 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     d, head = sizes(options)[0], stack.head.linear
     positions, inner = (
         ("max_position_embeddings", "n_positions"),
-        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", "d_ff"),
+        ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", "d_ff", "encoder_ffn_dim"),
     )
     rows = {"token": ("vocab_size",), "position": positions, "type": ("type_vocab_size",)}
-    if stack.patches:
+    if stack.front is not None:
+        wanted = list(_sound_sizes(options, stack))
+    elif stack.inputs == "patch":
         wanted = list(_image_sizes(options, stack))
     else:
         wanted = [(stack.tables[0].weight, 1, d, "the width of the stream")]
-    for table in () if stack.patches else stack.tables:
+    for table in stack.tables if stack.inputs == "token" else ():
         option, before = rows[table.index], table.offset if options.kind in BEFORE_POSITIONS else 0
         wanted.append((table.weight, 0, options.first(*option) + before, " or ".join(option)))
     spare = (name for name in (stack.head.untied, *second_names(stack)) if name in weights)
@@ -246,7 +254,7 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     for side in stack.side if options.kind in POOLERS else ():
         wanted.append((side.weight, 0, options.first("pooler_output_size") or d, "the width of the pooler"))
     for site in stack.linears:
-        for name, axes in ((site.part.weight, 2), (site.part.bias, 1)):
+        for name, axes in ((site.part.weight, 1 + site.part.input_axes), (site.part.bias, 1)):
             axes += site.part.expert is not None
             if name is not None and len(weights[name].shape) != axes:
                 raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
@@ -272,6 +280,18 @@ def _image_sizes(options: Options, stack: Stack) -> Iterator[tuple[str, int, int
     yield bias, 0, d, "the width of the stream"
     yield leading, 1, 1, "one class token"
     yield position, 1, vision.grid(options) + 1, "patches of an image, and the class token"
+
+
+def _sound_sizes(options: Options, stack: Stack) -> Iterator[tuple[str, int, int, str]]:
+    """Sizes of the arrays before the blocks of a stack that reads frames: name, axis, size, what it is."""
+    assert stack.front is not None
+    d, channels = sizes(options)[0], options.get("num_mel_bins")
+    for layer, into in zip(stack.front.layers, (channels, d), strict=True):
+        for axis, size, what in ((0, d, "the width of the stream"), (1, into, "channels"), (2, 3, "a window")):
+            yield layer.linear.weight, axis, size, what
+    position = stack.tables[0].weight
+    yield position, 0, options.get("max_source_positions"), "max_source_positions"
+    yield position, 1, d, "the width of the stream"
 
 
 def _fused(stack: Stack) -> Iterator[tuple[str, int, int]]:

@@ -21,8 +21,8 @@ def base_prefix(options: Options, prefix: str, probe: str) -> str:
 
 
 WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-BLOCKS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
+BLOCKS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 """Names of the options with the three numbers; a family has one of each."""
 
 
