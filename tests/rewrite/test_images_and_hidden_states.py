@@ -478,3 +478,39 @@ def test_a_change_of_all_rows_is_no_rotation(size, seed):
     assert found.verdict == "different"
     assert [part.path for part in found.different] == ["tables"]
     assert found.causes[0].arrays == (name,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "words"),
+    [
+        ("vit", "vit.encoder.layer.0.attention.attention.query.weight", None, "query.weight' .1 in all., which the"),
+        ("dinov2", "dinov2.encoder.layer.0.attention.attention.query.weight", None, "query.weight' .1 in all., which"),
+        ("vit", "vit.embeddings.cls_token", lambda a: a[:0], r"cls_token' has shape \(0, 1, 16\)"),
+        ("vit", "vit.embeddings.cls_token", lambda a: np.concatenate([a, a]), r"cls_token' has shape \(2, 1, 16\)"),
+        ("vit", "vit.embeddings.cls_token", lambda a: a[None], "cls_token' must have 3 axes"),
+        ("vit", "vit.embeddings.position_embeddings", lambda a: np.concatenate([a, a]), "position_embeddings' has sha"),
+        ("vit", "vit.embeddings.patch_embeddings.projection.weight", lambda a: a[..., None], "must have 4 axes"),
+        (
+            "vit",
+            "vit.embeddings.patch_embeddings.projection.weight",
+            lambda a: a.T,
+            r"projection.weight' must have rows",
+        ),
+        ("vit", "vit.encoder.layer.1.output.dense.weight", lambda a: a[:, 1:], "must have 20 hidden units; got 19"),
+    ],
+)
+def test_arrays_that_are_missing_or_of_another_shape_are_named(kind, name, change, words, tmp_path):
+    folder = zoo.checkpoint(tmp_path / "old", kind)
+    arrays = arrays_of(folder)
+    assert name in arrays
+    changed_array = arrays.pop(name)
+    write_file(folder / "model.safetensors", arrays if change is None else arrays | {name: change(changed_array)})
+    with pytest.raises(ValueError, match=words):
+        rw.load(folder)
+
+
+def test_images_without_a_patch_are_refused(tmp_path):
+    folder = zoo.checkpoint(tmp_path / "old", "vit")
+    changed(folder, image_size=2)
+    with pytest.raises(ValueError, match=r"'image_size' = \[2, 2\] is smaller than 'patch_size' = \[3, 3\]"):
+        rw.load(folder)

@@ -253,11 +253,16 @@ def check_sizes(options: Options, stack: Stack, weights: Mapping[str, Any]) -> N
     wanted += [(name, axis, size, "the number of experts") for name, axis, size in _stacked(stack)]
     for side in stack.side if options.kind in POOLERS else ():
         wanted.append((side.weight, 0, options.first("pooler_output_size") or d, "the width of the pooler"))
-    for site in stack.linears:
-        for name, axes in ((site.part.weight, 1 + site.part.input_axes), (site.part.bias, 1)):
-            axes += site.part.expert is not None
-            if name is not None and len(weights[name].shape) != axes:
-                raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
+    ranks = [
+        (name, axes + (site.part.expert is not None))
+        for site in stack.linears
+        for name, axes in ((site.part.weight, 1 + site.part.input_axes), (site.part.bias, 1))
+    ]
+    if stack.inputs == "patch":
+        ranks += zip((table.weight for table in stack.tables), (4, 1, 3, 3), strict=True)
+    for name, axes in ranks:
+        if name is not None and len(weights[name].shape) != axes:
+            raise ValueError(f"{name!r} must have {axes} axes; it has shape {tuple(weights[name].shape)}")
     for name, axis, size, what in wanted:
         if len(weights[name].shape) <= axis or weights[name].shape[axis] != size:
             raise ValueError(
@@ -278,6 +283,8 @@ def _image_sizes(options: Options, stack: Stack) -> Iterator[tuple[str, int, int
     ):
         yield patch, axis, size, what
     yield bias, 0, d, "the width of the stream"
+    for name, what in ((leading, "one class token"), (position, "one row a position")):
+        yield name, 0, 1, what
     yield leading, 1, 1, "one class token"
     yield position, 1, vision.grid(options) + 1, "patches of an image, and the class token"
 

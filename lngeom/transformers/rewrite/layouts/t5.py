@@ -13,8 +13,8 @@ from lngeom.transformers.rewrite.layouts.shared import biased, linear, sizes
 def t5(options: Options) -> Stack:
     """T5's encoder: its hidden states, or logits of tokens."""
     options.only("is_decoder", False)
-    query = "encoder.block.0.layer.0.SelfAttention.q.weight"
-    at = "transformer." if f"transformer.{query}" in options.names else ""
+    maps = (f"transformer.encoder.block.0.layer.0.SelfAttention.{part}.weight" for part in "qkvo")
+    at = "transformer." if any(name in options.names for name in maps) else ""
     if f"{at}decoder.final_layer_norm.weight" in options.names:
         raise ValueError(
             "a T5 with a decoder is not covered: its cross-attention reads the encoder. Save the encoder alone "

@@ -9,6 +9,9 @@ from lngeom.transformers.rewrite.layouts.shared import biased, layer_norm, linea
 PROJECTION = "embeddings.patch_embeddings.projection"
 CLASSIFIER = "classifier"
 
+IN_FILES = ("attention.query", "attention.key", "attention.value", "output.dense")
+"""Maps of a block's attention, as files name them."""
+
 
 def vit(options: Options) -> Stack:
     """ViT: pre-norm blocks, and a head that reads the class token, or none."""
@@ -16,7 +19,7 @@ def vit(options: Options) -> Stack:
     if act != "tanh" and f"{at}pooler.dense.weight" in options.names:
         raise ValueError(f"option 'pooler_act' = {act!r} is not covered: poolers are compared before their tanh")
     head = Head(biased(CLASSIFIER), reads="first", untied="") if _has_head(options) else Head(None, untied="")
-    old = f"{at}encoder.layer.0.attention.attention.query.weight" in options.names
+    old = _in_files(options, at)
     parts = (
         ("attention.attention.query", "attention.attention.key", "attention.attention.value", "attention.output.dense")
         if old
@@ -43,7 +46,7 @@ def dinov2(options: Options) -> Stack:
             "is not square"
         )
     at, d = _prefix(options, "dinov2."), sizes(options)[0]
-    old = f"{at}encoder.layer.0.attention.attention.query.weight" in options.names
+    old = _in_files(options, at)
     parts = (
         ("attention.attention.query", "attention.attention.key", "attention.attention.value", "attention.output.dense")
         if old
@@ -83,10 +86,16 @@ def _has_head(options: Options) -> bool:
     return found
 
 
+def _in_files(options: Options, at: str) -> bool:
+    """Whether the first block has names as in files, not as in memory; one missing array does not decide."""
+    return any(f"{at}encoder.layer.0.attention.{part}.weight" in options.names for part in IN_FILES)
+
+
 def _prefix(options: Options, prefix: str) -> str:
     """The prefix of the names, "" where there is no head around the model."""
-    bare = "embeddings.cls_token"
-    return "" if prefix + bare not in options.names and bare in options.names else prefix
+    bare = ("embeddings.cls_token", "embeddings.position_embeddings")
+    found = any(name in options.names for name in bare) and not any(prefix + name in options.names for name in bare)
+    return "" if found else prefix
 
 
 def _tables(at: str) -> tuple[Table, ...]:
@@ -127,6 +136,12 @@ def _swiglu(options: Options, prefix: str) -> FeedForward:
 
 
 def grid(options: Options) -> int:
-    """How many patches an image has."""
+    """How many patches an image has.
+
+    Raises:
+        ValueError: if it has none.
+    """
     (height, width), (high, wide) = options.pair("image_size"), options.pair("patch_size")
+    if height < high or width < wide:
+        raise ValueError(f"option 'image_size' = {[height, width]} is smaller than 'patch_size' = {[high, wide]}")
     return (height // high) * (width // wide)
