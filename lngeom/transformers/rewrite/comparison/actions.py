@@ -100,6 +100,7 @@ INNER = {
 def _inner(first: Model, second: Model, sites: list[Place]) -> list[str]:
     """Changes inside of the parts."""
     counts: dict[str, int] = {}
+    rounding = max(ROUNDINGS * max(model.spacing(*model.stack.arrays) for model in (first, second)), 1e-6)
     places = [site for site in sites if site.where is not None]
     for site in places:
         assert site.where is not None
@@ -110,7 +111,7 @@ def _inner(first: Model, second: Model, sites: list[Place]) -> list[str]:
             for name, part in one.maps.items()
             if name in other.maps
             and part.matrix.shape == other.maps[name].matrix.shape
-            and far(part.matrix, here.maps[name].matrix) > 1e-6
+            and far(part.matrix, here.maps[name].matrix) > rounding
         }
         for text in changed:
             counts[text] = counts.get(text, 0) + 1

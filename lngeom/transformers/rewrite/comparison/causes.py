@@ -13,6 +13,7 @@ from lngeom.transformers.rewrite.comparison.mistakes import (
     fits,
     looks,
     mistakes,
+    multiplied,
     offset_mistakes,
     rows_reordered,
     vector_mistakes,
@@ -181,7 +182,7 @@ def _stored_word(wrong: Differing, first: Plain, second: Plain, judge: Judge) ->
         return order
     factor = float(np.sum(a * b)) / max(float(np.sum(a**2)), 1e-300)
     if factor and fits(far(factor * a, b), far(a, b), rounding):
-        return f"it is multiplied by {factor:.4g}"
+        return multiplied(factor)
     return f"it is {far(a, b):.2g} away, relative"
 
 

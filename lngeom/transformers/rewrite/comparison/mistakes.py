@@ -127,13 +127,19 @@ def offset_mistakes(a: Affine) -> Iterator[tuple[str, np.ndarray]]:
         yield "its bias is not centred", a.bias
 
 
+def multiplied(factor: float) -> str:
+    """A factor in words, with digits enough to tell it from 1."""
+    near = f"{factor:.4g}"
+    return f"it is multiplied by {near if near != '1' else f'1 {factor - 1:+.2g}'}"
+
+
 def looks(a: Affine, b: Affine, rounding: float, before: np.ndarray, after: np.ndarray) -> str:
     """How far a matrix is, and whether it looks scaled, permuted or quantized."""
     M, T = a.matrix, b.matrix
     size = float(np.sum(M**2))
     factor = float(np.sum(M * T)) / size if size else 0.0
     if factor and fits(far(factor * M, T), far(M, T), rounding):
-        return f"it is multiplied by {factor:.4g}"
+        return multiplied(factor)
     order = np.argsort(M @ np.cos(np.arange(M.shape[1])))
     other = np.argsort(T @ np.cos(np.arange(M.shape[1])))
     if fits(far(M[order], T[other]), far(M, T), rounding):
