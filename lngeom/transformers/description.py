@@ -1004,16 +1004,7 @@ class Stack(Part):
                 raise ValueError(f"{site} must have [out, in] = {list(wanted)}; got {list(shape)}")
         for path, part in walk(self):
             if isinstance(part, FeedForward):
-                units = {
-                    name: getattr(part, name).sizes(weights[getattr(part, name).weight].shape)[axis]
-                    for name, axis in (("up", 0), ("gate", 0), ("down", 1))
-                    if getattr(part, name) is not None
-                }
-                most = max(units.values(), key=list(units.values()).count)
-                for name, found in units.items():
-                    if found != most:
-                        weight = getattr(part, name).weight
-                        raise ValueError(f"{weight!r} of {path}.{name} must have {most} hidden units; got {found}")
+                _check_units(path, part, weights)
             if isinstance(part, FeedForward) and part.hadamard is not None:
                 units = part.down.sizes(weights[part.down.weight].shape)[1]
                 if units % part.hadamard:
@@ -1046,6 +1037,24 @@ class Stack(Part):
                 raise ValueError(f"table {table.weight!r} must have rows of {d}; got {shape}")
             if table.index == "input" and table.rows(shape) != 1:
                 raise ValueError(f"table {table.weight!r} must have one row; got {shape}")
+
+
+def _check_units(path: str, part: FeedForward, weights: Mapping[str, Any]) -> None:
+    """Checks that the whole arrays of a network have the same hidden units; parts of arrays are those of the config.
+
+    Raises:
+        ValueError: naming an array with others.
+    """
+    maps = {name: linear for name in ("up", "gate", "down") if (linear := getattr(part, name)) is not None}
+    units = {
+        name: linear.sizes(weights[linear.weight].shape)[name == "down"]
+        for name, linear in maps.items()
+        if linear.rows is None
+    }
+    most = max(units.values(), key=list(units.values()).count, default=0)
+    for name, found in units.items():
+        if found != most:
+            raise ValueError(f"{maps[name].weight!r} of {path}.{name} must have {most} hidden units; got {found}")
 
 
 def _check_front(front: FrontEnd, weights: Mapping[str, Any]) -> None:
