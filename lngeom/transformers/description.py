@@ -694,6 +694,16 @@ class FrontEnd(Part):
         """How many frames an input has."""
         return math.prod(layer.stride for layer in self.layers)
 
+    def reach(self, shape: Callable[[str], tuple[int, ...]]) -> int:
+        """How many positions it takes that all entries of all windows meet an input, of shapes of arrays by name."""
+        before, found = 1, 1
+        for layer in self.layers:
+            half = shape(layer.linear.weight)[2] // 2
+            inputs = layer.stride * -(-half // layer.stride) + 1  # of this layer
+            found = max(found, -(-inputs * before // self.frames))
+            before *= layer.stride
+        return found
+
     def sizes(self, shape: Callable[[str], tuple[int, ...]]) -> tuple[int, int]:
         """How many entries an input has, and the width of the stream, of the shapes of arrays by name."""
         return self.frames * shape(self.layers[0].linear.weight)[1], shape(self.layers[-1].linear.weight)[0]
@@ -857,6 +867,10 @@ class Stack(Part):
         super().__post_init__()
         kinds = [table.index for table in self.tables]
         if self.front is not None:
+            if self.head.linear is not None and self.head.linear.weight in {table.weight for table in self.tables}:
+                raise ValueError(
+                    f"the head cannot be the table {self.head.linear.weight!r}: it is not that of the inputs"
+                )
             if others := [kind for kind in kinds if kind not in {"position", "type"}]:
                 raise ValueError(f"tables beside a front end have index 'position' or 'type'; got {others[0]!r}")
         elif not kinds or kinds[0] not in INPUTS or sum(kind in INPUTS for kind in kinds) != 1:
@@ -915,9 +929,7 @@ class Stack(Part):
         return {a.relative: a.buckets for a in found if a.relative is not None and a.buckets is not None}
 
     def _check_table(self, weights: Mapping[str, Any], d: int) -> None:
-        """Names the first table, not what reads it, where its rows are not as wide as all else of the stream."""
-        if self.front is not None:
-            return  # its layers are checked
+        """Names what writes first, not what reads it, where it is not as wide as all else of the stream."""
         widths = {
             size
             for site in self.linears
@@ -927,8 +939,10 @@ class Stack(Part):
             if wanted == -1
         }
         if len(widths) == 1 and d not in widths:
-            name, shape = self.tables[0].weight, tuple(weights[self.tables[0].weight].shape)
-            raise ValueError(f"table {name!r} must have rows of {widths.pop()}, as wide as the stream; got {shape}")
+            front = self.front is not None
+            name = self.front.layers[-1].linear.weight if self.front is not None else self.tables[0].weight
+            what = f"{name!r} must give" if front else f"table {name!r} must have rows of"
+            raise ValueError(f"{what} {widths.pop()}, as wide as the stream; got {tuple(weights[name].shape)}")
 
     def width(self, weights: Mapping[str, Any]) -> int:
         """Width d of the stream, of arrays by name."""
@@ -1066,7 +1080,7 @@ def _check_front(front: FrontEnd, weights: Mapping[str, Any]) -> None:
     channels = None
     for layer in front.layers:
         shape = tuple(weights[layer.linear.weight].shape)
-        if len(shape) != 3 or not shape[2] % 2 or shape[1] != (channels or shape[1]):
+        if len(shape) != 3 or 0 in shape or not shape[2] % 2 or shape[1] != (channels or shape[1]):
             raise ValueError(
                 f"{layer.linear.weight!r} must have shape [out, {channels or 'channels'}, an odd number]; got {shape}"
             )

@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Int
 
+from lngeom._core.types import is_concrete
 from lngeom.transformers.description import (
     Attention,
     Block,
@@ -58,6 +59,9 @@ def logits(
 
     Returns:
         The logits, at one position where the head reads the first alone; the hidden states where there is no head.
+
+    Raises:
+        ValueError: if a table has no row for an input or a position, or vectors have another length.
     """
     return head(stack, weights, hidden(stack, weights, tokens, types))
 
@@ -407,12 +411,20 @@ def _largest(values: Float[Array, "... E"], count: int) -> Float[Array, "... E"]
 def _rows(table: Table, weights: Mapping[str, Any], index: Array) -> Array:
     """Rows of a table."""
     name = table.weight
-    if table.layout != "rows":
-        return _taken(table.linear.matrix(_array(weights[name])), index)
-    if not hasattr(weights, "rows"):
-        return _taken(_array(weights[name]), index)
-    needed, places = np.unique(np.asarray(index), return_inverse=True)
-    return _taken(_array(weights.rows(name, needed)), places.reshape(index.shape))  # pyright: ignore[reportAttributeAccessIssue]
+    if table.layout == "rows" and hasattr(weights, "rows"):
+        needed, places = np.unique(np.asarray(index), return_inverse=True)
+        try:
+            some = weights.rows(name, needed)  # pyright: ignore[reportAttributeAccessIssue]
+        except IndexError as error:
+            raise ValueError(f"the inputs ask for rows {needed[0]} to {needed[-1]} of {name!r}: {error}") from error
+        return _taken(_array(some), places.reshape(index.shape))
+    array = _array(weights[name])
+    array = array if table.layout == "rows" else table.linear.matrix(array)
+    if is_concrete(index) and np.size(index):  # XLA would take the nearest row
+        first, last = int(np.min(index)), int(np.max(index))
+        if first < 0 or last >= len(array):
+            raise ValueError(f"the inputs ask for rows {first} to {last} of {name!r}, which has {len(array)}")
+    return _taken(array, index)
 
 
 @functools.partial(jax.jit, static_argnums=0)

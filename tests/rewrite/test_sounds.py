@@ -367,3 +367,92 @@ def test_null_spaces_of_sounds_are_refused_by_name(made):
     for asked in (lg.predicted_nullspace, rw.canonical):
         with pytest.raises(ValueError, match="not predicted for a stack that reads frames, by a front end"):
             asked(stack, weights)
+
+
+# What windows reach, and what inputs open.
+
+
+def widened(made, size):
+    """With windows of another size in the first layer, and positions enough for them."""
+    stack, held = made
+    name, table = stack.front.layers[0].linear.weight, stack.tables[0].weight
+    draw = np.random.default_rng(0)
+    shapes = {name: (*held[name].shape[:2], size), table: (size + 8, held[table].shape[1])}
+    return stack, held | {key: draw.normal(size=shape) / 4 for key, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("size", [9, 65, 129])
+@pytest.mark.parametrize("last", [False, True])
+def test_wide_windows_are_read_to_their_ends(size, last, made):
+    stack, held = widened(made, size)
+    name = stack.front.layers[0].linear.weight
+    wrong = held[name].copy()
+    wrong[2, 1, -1 if last else 0] += 3
+    assert rw.certify((stack, held), (stack, held)).verdict == "same"
+    found = rw.certify((stack, held), (stack, held | {name: wrong}))
+    assert (found.verdict, found.causes[0].arrays) == ("different", (name,))
+    with pytest.raises(ValueError, match="the description is not that of the model"):
+        rw.check_description(stack, held, lambda x: outputs(stack, held | {name: wrong}, x), tolerance=1e-6)
+
+
+def test_units_that_only_loud_sounds_open_are_not_the_same(made):
+    stack, held = made
+    first, second = (layer.linear for layer in stack.front.layers)
+    shut, wrong = held[first.bias].copy(), held[second.weight].copy()
+    shut[3], wrong[:, 3] = -30, -2 * wrong[:, 3]
+    front = FrontEnd(tuple(replace(layer, activation="relu") for layer in stack.front.layers))
+    stack, held = replace(stack, front=front), held | {first.bias: shut}
+    found = rw.certify((stack, held), (stack, held | {second.weight: wrong}))
+    assert (found.verdict, found.causes[0].arrays) == ("undecided", (second.weight,))
+
+
+def test_other_strides_and_a_lost_bias_are_named(made):
+    stack, held = made
+    one, two = stack.front.layers
+    turned = replace(stack, front=FrontEnd((replace(one, stride=two.stride), replace(two, stride=one.stride))))
+    assert rw.certify((stack, held), (turned, held)).causes[0].sentence == "front: strides are (2, 1), and were (1, 2)"
+    bare = replace(stack, front=FrontEnd((one, replace(two, linear=replace(two.linear, bias=None)))))
+    cause = rw.certify((stack, held), (bare, held)).causes[0]
+    assert cause.sentence == "front.layers.1 has no bias, and had one"
+    assert cause.arrays == (two.linear.bias,)
+
+
+def test_inputs_that_no_row_of_a_table_is_for_are_refused(made):
+    stack, held = made
+    count = len(held[stack.tables[0].weight])
+    long = np.random.default_rng(0).normal(size=(2, count + 1, 24))
+    for call in (
+        lambda: outputs(stack, held, long),
+        lambda: lg.transformers.logits(stack, held, jnp.asarray(long)),
+        lambda: rw.apply(stack, held, [do.FoldNorms()], probes=long),
+    ):
+        with pytest.raises(ValueError, match=rf"the inputs ask for rows 0 to {count} of 'embed_positions.weight'"):
+            call()
+    for probes in (long[0], long.tolist()[0], long + 1j):
+        with pytest.raises(ValueError, match=r"probes must be vectors \[N, T, 24\]"):
+            rw.apply(stack, held, [do.FoldNorms()], probes=probes)
+
+
+def test_token_ids_that_a_table_has_no_row_for_are_refused():
+    stack = zoo.stack_of("gpt2")
+    held = zoo.random_weights("gpt2", stack)
+    for ids in ([[0, 23]], [[-1, 0]]):
+        with pytest.raises(ValueError, match="the inputs ask for rows"):
+            lg.transformers.logits(stack, held, jnp.array(ids))
+
+
+def test_a_head_beside_a_front_end_is_no_table(made):
+    stack, _ = made
+    with pytest.raises(ValueError, match=r"the head cannot be the table .embed_positions.weight."):
+        replace(stack, head=Head(Linear("embed_positions.weight")))
+
+
+def test_a_type_table_whose_first_row_is_left_out_is_compared(made):
+    stack, held = made
+    stack = replace(stack, tables=(*stack.tables, Table("types", "type", offset=1)))
+    held = held | {"types": np.random.default_rng(0).normal(size=(3, 16))}
+    assert rw.certify((stack, held), (stack, held)).verdict == "same"
+    wrong = held["types"].copy()
+    wrong[2, 5] += 1
+    found = rw.certify((stack, held), (stack, held | {"types": wrong}))
+    assert found.first.rows == ("type 1",)

@@ -264,6 +264,16 @@ def positions(stack: Stack, shape: Callable[[str], tuple[int, ...]]) -> int | No
     return min(found) - before if found else None
 
 
+def reach(stack: Stack, shape: Callable[[str], tuple[int, ...]]) -> int:
+    """How many positions read all of the tables of relative positions and of a front end, of the shapes of arrays."""
+    found = [1 if stack.front is None else stack.front.reach(shape)]
+    for block in stack.blocks:
+        if block.attention.relative is not None:
+            rows = shape(block.attention.relative)[-1]
+            found.append(block.attention.buckets.reach if block.attention.buckets else rows)
+    return max(found)
+
+
 def probe_tokens(
     stack: Stack, draft: Draft, probes: tuple[int, int], seed: int = 0, exclude: Collection[int] = ()
 ) -> np.ndarray:

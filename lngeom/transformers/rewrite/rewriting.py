@@ -26,6 +26,7 @@ from lngeom.transformers.rewrite.certificate import (
     not_finite,
     outputs,
     probe_tokens,
+    reach,
 )
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.steps import AbstractStep, Refused, check_steps
@@ -193,8 +194,9 @@ def _tokens(
     probes: tuple[int, int] | Int[np.ndarray, "N T"],
     seed: int,
     exclude: Collection[int],
+    least: int = 1,
 ) -> Int[np.ndarray, "N T"]:
-    """The probes.
+    """The probes: those given, or random ones with so many positions at least.
 
     Raises:
         TypeError: if what is excluded is no list.
@@ -210,12 +212,14 @@ def _tokens(
             raise ValueError(f"probes must be two numbers, of sequences and of positions; got {probes}")
         for size in probes:
             check_count("a number of probes", size, 1)
-        return probe_tokens(stack, draft, probes, seed, exclude)
+        return probe_tokens(stack, draft, (probes[0], max(probes[1], least)), seed, exclude)
     tokens, rows = np.asarray(probes), stack.ends(draft.shape)[0]
     if stack.inputs != "token" and tokens.ndim == 3 and tokens.dtype.kind == "f":
         if tokens.shape[2] != rows or not tokens.size or not np.isfinite(tokens).all():
             raise ValueError(f"probes must be vectors [N, T, {rows}] of finite numbers; got shape {tokens.shape}")
         return tokens
+    if stack.inputs != "token" and (tokens.ndim != 2 or tokens.dtype.kind not in "iu"):
+        raise ValueError(f"probes must be vectors [N, T, {rows}]; got {tokens.dtype} of shape {tokens.shape}")
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise ValueError(f"probes must be token ids [N, T]; got {tokens.dtype} of shape {tokens.shape}")
     if tokens.min() < 0 or tokens.max() >= rows:
@@ -244,7 +248,8 @@ def check_description(
         stack: the description.
         weights: arrays by name.
         model: the model itself, from token ids to logits [N, T, V].
-        probes: numbers of sequences and of positions, or token ids.
+        probes: numbers of sequences and of positions, or token ids. There are more positions where tables of relative
+            positions, or the windows of a front end, need them.
         seed: of random probes.
         exclude: token ids that random probes leave out, such as that of padding. The padding of a checkpoint's config
             is always left out.
@@ -267,7 +272,7 @@ def check_description(
     stack.check(weights)
     check_floats(stack.arrays, weights)
     draft = Draft(weights)
-    tokens = _tokens(stack, draft, probes, seed, exclude)
+    tokens = _tokens(stack, draft, probes, seed, exclude, reach(stack, draft.shape))
     theirs, ours = np.asarray(model(tokens)), outputs(stack, draft, tokens)
     if theirs.shape != ours.shape:
         raise ValueError(f"the model must give logits of shape {ours.shape}; it gives {theirs.shape}")

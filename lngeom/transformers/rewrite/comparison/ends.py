@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lngeom._core.text import counted
-from lngeom.transformers.description import INPUTS, Linear, Stack, exchange
+from lngeom.transformers.description import INPUTS, FrontEnd, Linear, Stack, exchange
 from lngeom.transformers.rewrite.comparison.aligned import far
 from lngeom.transformers.rewrite.comparison.causes import Cause
 from lngeom.transformers.rewrite.comparison.mistakes import mistakes
@@ -221,6 +221,16 @@ def _front_at_fault(before: Model, after: Model, found: Local) -> Cause:
     for text, path, part in options:
         if (left := rest(exchange(second, {path: part}))) <= allowed:
             return Cause(text, (), left, True)
+    strides = [tuple(layer.stride for layer in each) for each in zip(*layers, strict=True)]
+    if len(set(strides)) == 2:
+        undone = tuple(replace(y, stride=x.stride) for x, y in layers)
+        if (left := rest(replace(second, front=FrontEnd(undone)))) <= allowed:
+            return Cause(f"front: strides are {strides[1]}, and were {strides[0]}", (), left, True)
+    for i, (x, y) in enumerate(layers):
+        if (x.linear.bias is None) != (y.linear.bias is None):
+            has = "has no bias, and had one" if y.linear.bias is None else "has a bias, and had none"
+            names = tuple(name for name in (x.linear.bias, y.linear.bias) if name is not None)
+            return Cause(f"front.layers.{i} {has}", names, found.difference, False)
     pairs: list[tuple[str, Any, Any]] = [(f"front.layers.{i}", x.linear, y.linear) for i, (x, y) in enumerate(layers)]
     pairs += [(f"tables.{i}", x.linear, y.linear) for i, (x, y) in enumerate(tables)]
     pairs.append(("embedding_norm", first.embedding_norm, second.embedding_norm))

@@ -14,7 +14,7 @@ from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import Norm, Stack, check_stack
 from lngeom.transformers.parts import shown
 from lngeom.transformers.rewrite.array_files import check_floats, read_json
-from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positions, probe_tokens
+from lngeom.transformers.rewrite.certificate import Rounded, not_finite, positions, probe_tokens, reach
 from lngeom.transformers.rewrite.draft import Draft
 from lngeom.transformers.rewrite.folders import as_folder, as_texts, load
 from lngeom.transformers.rewrite.layouts import LABELS, REMEDIES, describe, family_of
@@ -239,16 +239,6 @@ def same_array(before: Model, after: Model, name: str) -> bool:
     return all(np.array_equal(a, b) for (_, a), (_, b) in pairs)
 
 
-def reach(model: Model) -> int:
-    """How many positions read every row of the tables of relative positions; 0 where there is none."""
-    found = [0]
-    for block in model.stack.blocks:
-        if block.attention.relative is not None:
-            rows = model.arrays.shape(block.attention.relative)[-1]
-            found.append(block.attention.buckets.reach if block.attention.buckets else rows)
-    return max(found)
-
-
 def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) -> np.ndarray:
     """Random tokens that both models know, but those of padding, at positions that both have.
 
@@ -276,7 +266,7 @@ def tokens_for(before: Model, after: Model, probes: tuple[int, int], seed: int) 
             "compare"
         )
     fewer, other = sorted((before, after), key=lambda model: model.vocabulary)
-    length = max(probes[1], *(reach(model) for model in (before, after)))
+    length = max(probes[1], *(reach(model.stack, model.arrays.shape) for model in (before, after)))
     length = min(length, other.positions or length)
     return probe_tokens(
         fewer.stack, fewer.arrays, (probes[0], length), seed, getattr(other.arrays.source, "paddings", ())

@@ -17,13 +17,17 @@ from jaxtyping import Float
 from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import INPUTS
 from lngeom.transformers.forward import embedded
+from lngeom.transformers.rewrite.certificate import reach
 from lngeom.transformers.rewrite.comparison.models import Model
 
 ROWS = 1024
 """Rows of tables that are compared at a time, and of what a front end writes."""
 
 IN_A_ROW = 4
-"""Positions of the sequences on which front ends are compared."""
+"""Fewest positions of the sequences on which front ends are compared."""
+
+LOUD = 30.0
+"""Size of the largest inputs of front ends that are compared."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,12 @@ def seen(x: np.ndarray, centred: bool) -> np.ndarray:
 
 
 def starts(
-    model: Model, tokens: np.ndarray | None = None, weights: Mapping[str, Any] | None = None
+    model: Model, length: int, tokens: np.ndarray | None = None, weights: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Streams before the first block: kind of row, their indices and the rows, some at a time."""
+    """Streams before the first block: kind of row, their indices and the rows, some at a time.
+
+    Front ends are compared on sequences of a given length (see `in_a_row`).
+    """
     arrays = model.arrays if weights is None else weights
     every = np.arange(model.vocabulary) if tokens is None else tokens
     first_input = model.leading
@@ -74,7 +81,8 @@ def starts(
     kinds += [("leading", np.arange(first_input))] if first_input else []
     if (count := model.positions) is not None:
         kinds.append(("position", np.arange(1, count)))
-    kinds += [("type", np.arange(1, model.arrays.shape(t.weight)[0])) for t in model.stack.tables if t.index == "type"]
+    types = [table for table in model.stack.tables if table.index == "type"]
+    kinds += [("type", np.arange(1, t.rows(model.arrays.shape(t.weight)) - t.offset)) for t in types]
     for kind, rows in kinds:
         for first in range(0, len(rows), ROWS):
             some = rows[first : first + ROWS]
@@ -82,7 +90,9 @@ def starts(
                 if kind in INPUTS:
                     found = embedded(model.stack, arrays, jnp.asarray(some[:, None]))[:, first_input]
                 elif kind == "frame":
-                    found = embedded(model.stack, arrays, jnp.asarray(_frames(model))).reshape(-1, model.width)[some]
+                    found = embedded(model.stack, arrays, jnp.asarray(_frames(model, length))).reshape(-1, model.width)[
+                        some
+                    ]
                 elif kind == "input":
                     found = embedded(model.stack, arrays, jnp.zeros((1, 1, model.vocabulary)))[:, first_input]
                 elif kind == "leading":
@@ -95,10 +105,20 @@ def starts(
             yield kind, some, np.asarray(found)
 
 
-def _frames(model: Model) -> Float[np.ndarray, "N T e"]:
-    """Random inputs of a front end, for `ROWS` rows: single entries that are 1 do not tell it, for it is not linear."""
-    length = min(IN_A_ROW, model.positions or IN_A_ROW)
-    return probe_generator().standard_normal((-(-ROWS // length), length, model.vocabulary))
+def in_a_row(*models: Model) -> int:
+    """Positions of the sequences on which front ends are compared: as many as their windows reach."""
+    length = max(IN_A_ROW, *(reach(model.stack, model.arrays.shape) for model in models))
+    return min(length, *(model.positions or length for model in models))
+
+
+def _frames(model: Model, length: int) -> Float[np.ndarray, "N T e"]:
+    """Random inputs of a front end, for `ROWS` rows: single entries that are 1 do not tell it, for it is not linear.
+
+    Every fourth sequence is `LOUD` times as large: it opens units that the others leave shut.
+    """
+    found = probe_generator().standard_normal((-(-ROWS // length), length, model.vocabulary))
+    found[::4] *= LOUD
+    return found
 
 
 def fitted(before: Model, after: Model) -> Map:
@@ -163,7 +183,10 @@ def _pairs(before: Model, after: Model, rows: int) -> Iterator[tuple[np.ndarray,
     """Streams before the first block of both models, at some tokens and every position, some at a time."""
     count = min(before.vocabulary, after.vocabulary)
     tokens = np.sort(probe_generator().choice(count, min(count, rows), replace=False))
-    for (kind, at, x), (other, also, y) in zip(starts(before, tokens), starts(after, tokens), strict=False):
+    length = in_a_row(before, after)
+    for (kind, at, x), (other, also, y) in zip(
+        *(starts(model, length, tokens) for model in (before, after)), strict=False
+    ):
         if kind == other and np.array_equal(at, also):
             yield x, y
 

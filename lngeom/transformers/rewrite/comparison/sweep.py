@@ -13,7 +13,7 @@ from lngeom._core.draws import probe_generator
 from lngeom.transformers.description import Block, Mixture
 from lngeom.transformers.forward import attention_branch, embedded, feed_forward_branch, head, norm, side
 from lngeom.transformers.rewrite.comparison.models import EXACT, Gap, Model, finite, rows_and_columns, worst
-from lngeom.transformers.rewrite.comparison.streams import Map, seen, starts
+from lngeom.transformers.rewrite.comparison.streams import Map, in_a_row, seen, starts
 
 ROUNDINGS = 5.0
 """A part differs if it is this many times as far away as random roundings take it.
@@ -257,7 +257,8 @@ def _tables(before: Model, after: Model, shaken: Sequence[Weights], between: Map
         between = replace(between, centred=(False, False))
     found = Gap(0.0, 0.0)
     wrong: list[tuple[float, str]] = []
-    every = [starts(before), starts(after), *(starts(after, None, weights) for weights in shaken)]
+    length = in_a_row(before, after)
+    every = [starts(before, length), *(starts(after, length, None, weights) for weights in (None, *shaken))]
     for (kind, at, x), (_, also, y), *others in zip(*every, strict=False):
         n = min(len(at), len(also))
         wanted = between.forth(x[:n])
