@@ -504,7 +504,7 @@ def test_arrays_of_a_front_end_have_the_sizes_of_the_description():
         (first.weight, (4, 10), r"an odd number\]; got \(4, 10\)"),
         (first.bias, (1,), r"must have shape \(4,\); got \(1,\)"),
         (last.weight, (D, 2, 3), r"must have shape \[out, 4, an odd number\]; got \(6, 2, 3\)"),
-        (last.weight, (D + 1, 4, 3), r"must have \[out, in\] = \[16, 7\]"),
+        (last.weight, (D + 1, 4, 3), r"must give 6, as wide as the stream; got \(7, 4, 3\)"),
         (stack.tables[0].weight, (T, D + 1), r"must have rows of 6; got \(5, 7\)"),
     ):
         with pytest.raises(ValueError, match=words):
