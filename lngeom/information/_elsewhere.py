@@ -37,18 +37,25 @@ def forms(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndar
 
 def gram(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "m m"]:
     """Vᵀ F V of columns that F sees: by the factor, or by products where it does not fit or gives another form."""
-    one = probe_generator(3).standard_normal(columns.shape[1])
-    try:
-        rows = np.asarray(unchecked(F).factor())
-    except MemoryError:
-        rows = np.zeros((0, F.in_size()), F.problem.dtype)
-    images = (rows @ columns.astype(rows.dtype)).astype(np.float64)
-    form = forms(F, (columns @ one)[:, None])[0]
-    if abs(form - np.sum((images @ one) ** 2)) <= float(jnp.finfo(rows.dtype).eps) ** 0.5 * form:
-        return images.T @ images
+    by_factor = _gram_by_factor(F, columns)
+    if by_factor is not None:
+        return by_factor
     batch = min(AT_A_TIME, F.plan.batch)
     found = F.summed(_of_parts(products), _padded(F, columns), at=product_chunks, batch=batch)
     return columns.T @ np.asarray(found, np.float64)[:, : columns.shape[1]]
+
+
+def _gram_by_factor(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "m m"] | None:
+    """(A V)ᵀ A V; None where A does not fit, or does not give the form of one random direction to √eps."""
+    try:
+        rows = np.asarray(unchecked(F).factor())
+    except MemoryError:
+        return None
+    images = (rows @ columns.astype(rows.dtype)).astype(np.float64)
+    one = probe_generator(3).standard_normal(columns.shape[1])
+    form = forms(F, (columns @ one)[:, None])[0]
+    near = abs(form - np.sum((images @ one) ** 2)) <= float(jnp.finfo(rows.dtype).eps) ** 0.5 * form
+    return images.T @ images if near else None
 
 
 def _padded(F: AbstractFisher, columns: Float[np.ndarray, "P m"]) -> Float[np.ndarray, "P M"]:
@@ -103,7 +110,9 @@ class Elsewhere:
             if not draw:
                 unknown = {k for k, size in zip(waiting, sizes, strict=True) if not np.isfinite(size)}
             waiting = [k for k, size in zip(waiting, sizes, strict=True) if 10 * close * self.largest <= size < np.inf]
-            grams = gram(there, np.hstack([rest[k] for k in waiting])) if waiting else np.zeros((0, 0))
+            if not waiting:
+                break
+            grams = gram(there, np.hstack([rest[k] for k in waiting]))
             edges = np.cumsum([0, *(rest[k].shape[1] for k in waiting)])
             if not np.all(np.isfinite(grams)):
                 break

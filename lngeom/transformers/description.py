@@ -939,9 +939,11 @@ class Stack(Part):
             if wanted == -1
         }
         if len(widths) == 1 and d not in widths:
-            front = self.front is not None
-            name = self.front.layers[-1].linear.weight if self.front is not None else self.tables[0].weight
-            what = f"{name!r} must give" if front else f"table {name!r} must have rows of"
+            if self.front is None:
+                name, what = self.tables[0].weight, f"table {self.tables[0].weight!r} must have rows of"
+            else:
+                name = self.front.layers[-1].linear.weight
+                what = f"{name!r} must give"
             raise ValueError(f"{what} {widths.pop()}, as wide as the stream; got {tuple(weights[name].shape)}")
 
     def width(self, weights: Mapping[str, Any]) -> int:

@@ -208,7 +208,7 @@ def _front_at_fault(before: Model, after: Model, found: Local) -> Cause:
     allowed = max(8 * spacing_of_tables(model) for model in (before, after))
     layers = list(zip(*(() if stack.front is None else stack.front.layers for stack in (first, second)), strict=False))
     tables = list(zip(first.tables, second.tables, strict=False))
-    options = [
+    options: list[tuple[str, str, Any]] = [
         (text, f"front.layers.{i}", layer)
         for i, (x, y) in enumerate(layers)
         for text, layer in options_of(x, y, f"front.layers.{i}", 1.0)
@@ -218,14 +218,13 @@ def _front_at_fault(before: Model, after: Model, found: Local) -> Cause:
         for i, (x, y) in enumerate(tables)
         if x.scale != y.scale
     ]
+    strides = [tuple(layer.stride for layer in each) for each in zip(*layers, strict=True)]
+    if len(set(strides)) == 2:
+        undone = FrontEnd(tuple(replace(y, stride=x.stride) for x, y in layers))
+        options.append((f"front: strides are {strides[1]}, and were {strides[0]}", "front", undone))
     for text, path, part in options:
         if (left := rest(exchange(second, {path: part}))) <= allowed:
             return Cause(text, (), left, True)
-    strides = [tuple(layer.stride for layer in each) for each in zip(*layers, strict=True)]
-    if len(set(strides)) == 2:
-        undone = tuple(replace(y, stride=x.stride) for x, y in layers)
-        if (left := rest(replace(second, front=FrontEnd(undone)))) <= allowed:
-            return Cause(f"front: strides are {strides[1]}, and were {strides[0]}", (), left, True)
     for i, (x, y) in enumerate(layers):
         if (x.linear.bias is None) != (y.linear.bias is None):
             has = "has no bias, and had one" if y.linear.bias is None else "has a bias, and had none"

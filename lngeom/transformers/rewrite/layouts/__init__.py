@@ -283,9 +283,8 @@ def _image_sizes(options: Options, stack: Stack) -> Iterator[tuple[str, int, int
     ):
         yield patch, axis, size, what
     yield bias, 0, d, "the width of the stream"
-    for name, what in ((leading, "one class token"), (position, "one row a position")):
-        yield name, 0, 1, what
-    yield leading, 1, 1, "one class token"
+    yield from ((leading, axis, 1, "one class token") for axis in (0, 1))
+    yield position, 0, 1, "one row a position"
     yield position, 1, vision.grid(options) + 1, "patches of an image, and the class token"
 
 

@@ -9,8 +9,14 @@ from lngeom.transformers.rewrite.layouts.shared import biased, layer_norm, linea
 PROJECTION = "embeddings.patch_embeddings.projection"
 CLASSIFIER = "classifier"
 
-IN_FILES = ("attention.query", "attention.key", "attention.value", "output.dense")
+IN_FILES = (
+    *("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    "attention.output.dense",
+)
 """Maps of a block's attention, as files name them."""
+
+IN_MEMORY = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
+"""The same, as the package names them in memory."""
 
 
 def vit(options: Options) -> Stack:
@@ -20,11 +26,7 @@ def vit(options: Options) -> Stack:
         raise ValueError(f"option 'pooler_act' = {act!r} is not covered: poolers are compared before their tanh")
     head = Head(biased(CLASSIFIER), reads="first", untied="") if _has_head(options) else Head(None, untied="")
     old = _in_files(options, at)
-    parts = (
-        ("attention.attention.query", "attention.attention.key", "attention.attention.value", "attention.output.dense")
-        if old
-        else ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
-    )
+    parts = IN_FILES if old else IN_MEMORY
     up, down = ("intermediate.dense", "output.dense") if old else ("mlp.fc1", "mlp.fc2")
     norm, activation = layer_norm(options, "layer_norm_eps"), options.activation()
 
@@ -47,11 +49,7 @@ def dinov2(options: Options) -> Stack:
         )
     at, d = _prefix(options, "dinov2."), sizes(options)[0]
     old = _in_files(options, at)
-    parts = (
-        ("attention.attention.query", "attention.attention.key", "attention.attention.value", "attention.output.dense")
-        if old
-        else ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
-    )
+    parts = IN_FILES if old else IN_MEMORY
     norm, activation = layer_norm(options, "layer_norm_eps"), options.activation()
 
     def network(prefix: str) -> FeedForward:
@@ -88,7 +86,7 @@ def _has_head(options: Options) -> bool:
 
 def _in_files(options: Options, at: str) -> bool:
     """Whether the first block has names as in files, not as in memory; one missing array does not decide."""
-    return any(f"{at}encoder.layer.0.attention.{part}.weight" in options.names for part in IN_FILES)
+    return any(f"{at}encoder.layer.0.{part}.weight" in options.names for part in IN_FILES)
 
 
 def _prefix(options: Options, prefix: str) -> str:

@@ -18,6 +18,12 @@ from lngeom.transformers.description import (
 from lngeom.transformers.rewrite.configs import Options
 from lngeom.transformers.rewrite.layouts.shared import biased, linear, sizes
 
+WHOLE = tuple(f"{at}{name}" for at in ("model.", "") for name in ("encoder.conv1.weight", "decoder.layer_norm.weight"))
+"""Names in the files of classes that have more than the encoder."""
+
+ENCODER_ALONE = "Save the encoder alone: model.get_encoder().save_pretrained(FOLDER)"
+"""What to do with a whole model."""
+
 
 def whisper(options: Options) -> Stack:
     """Whisper's encoder: its hidden states."""
@@ -47,10 +53,3 @@ def whisper(options: Options) -> Stack:
     front = FrontEnd((convolution("conv1", 1), convolution("conv2", 2)))
     positions = Table("embed_positions.weight", "position")
     return Stack((positions,), tuple(blocks), Head(None, untied=""), norm("layer_norm"), front=front)
-
-
-WHOLE = tuple(f"{at}{name}" for at in ("model.", "") for name in ("encoder.conv1.weight", "decoder.layer_norm.weight"))
-"""Names in the files of classes that have more than the encoder."""
-
-ENCODER_ALONE = "Save the encoder alone: model.get_encoder().save_pretrained(FOLDER)"
-"""What to do with a whole model."""
