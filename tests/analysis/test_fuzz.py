@@ -1,5 +1,8 @@
 """Generated models have one Fisher matrix by every route, or an error: a part of `python -m analysis fuzz`."""
 
+import json
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -293,3 +296,12 @@ def test_every_word_of_the_grammar_is_spoken():
     assert own | {"Gaussian", "Bernoulli", "Poisson", "Gamma", "Categorical"} <= families
     assert {case.dtype for case in cases} == {"float64", "float32", "bfloat16", "float16"}
     assert {case.expectation for case in cases} == {"right", "right or refused", "refused"}
+
+
+def test_relations_that_no_time_is_left_for_are_counted(tmp_path):
+    out, command = tmp_path / "relations.json", [sys.executable, "-m", "analysis", "fuzz", "--minutes", "1e-6"]
+    command += ["--only", "test_dtypes", "--workers", "1", "--out", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(out.read_text())
+    assert found["relations"] == 0 < found["left_out"]
+    assert f"{found['left_out']} relations left out for want of time" in run.stdout
