@@ -318,7 +318,7 @@ def test_the_baseline_says_what_runs_without_a_fault(small):
     ("id", "outcome", "by"),
     [
         ("doubled:products:0", "claims", "numbers double"),
-        ("area:products:0", "relations", "tests/test_it.py::test_area[2]"),
+        ("area:products:0", "relations", "tests/test_it.py::test_area"),
         ("longest:constants:0", "tests", "tests/test_it.py::test_longest"),
         ("longest:factors:0", "none", ""),
         ("unseen:sums:0", "none", ""),
@@ -330,7 +330,7 @@ def test_the_baseline_says_what_runs_without_a_fault(small):
 def test_what_becomes_of_a_fault(small, id, outcome, by):
     file = small.copy.root / "lngeom/formula.py"
     found = become(small, id)
-    assert (found.outcome, found.by) == (outcome, by), found
+    assert (found.outcome, found.by.split("[")[0]) == (outcome, by), found  # the quicker of two draws is asked first
     assert file.read_text(encoding="utf-8") == FORMULA
 
 
