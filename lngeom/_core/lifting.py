@@ -23,24 +23,33 @@ class Widening(NamedTuple):
 
     Attributes:
         narrow: their dtypes.
-        wide: the dtype that they get.
+        wide: the dtypes that they get, in the same order.
     """
 
     narrow: tuple[Any, ...]
-    wide: Any
+    wide: tuple[Any, ...]
 
     def concerns(self, dtype: Any) -> bool:
         """Whether numbers of a dtype become wider."""
         return dtype in self.narrow
 
+    def dtype(self, dtype: Any) -> Any:
+        """The dtype that numbers of a dtype get: their own where they do not become wider."""
+        return self.wide[self.narrow.index(dtype)] if self.concerns(dtype) else dtype
+
     def of(self, tree: PyTree) -> PyTree:
         """Arrays in their wider dtype."""
-        return jax.tree.map(lambda leaf: leaf.astype(self.wide) if self.concerns(leaf.dtype) else leaf, tree)
+        return jax.tree.map(
+            lambda leaf: leaf.astype(self.dtype(leaf.dtype)) if self.concerns(leaf.dtype) else leaf, tree
+        )
 
 
 NARROW = tuple(map(jnp.dtype, (jnp.bfloat16, jnp.float16)))
-TO_32 = Widening(NARROW, jnp.dtype(jnp.float32))
-TO_64 = Widening((*NARROW, jnp.dtype(jnp.float32)), jnp.dtype("float64"))
+TO_32 = Widening(NARROW, (jnp.dtype(jnp.float32),) * 2)
+TO_64 = Widening(
+    (*NARROW, jnp.dtype(jnp.float32), jnp.dtype(jnp.complex64)),
+    (*(jnp.dtype("float64"),) * 3, jnp.dtype("complex128")),
+)
 
 OPAQUE = {
     *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),  # whose rules are made for their dtypes
@@ -181,17 +190,19 @@ def _bind(equation: Any, operands: list, params: dict[str, Any]) -> list:
 
 def _wide(parameter: Any, to: Widening) -> Any:
     """A parameter of an operation, with wider dtypes and programs."""
+    if isinstance(parameter, str):  # a name, as "f", is equal to the dtype that NumPy writes so
+        return parameter
     if isinstance(parameter, tuple | list):
         return parameter if hasattr(parameter, "_fields") else type(parameter)(_wide(p, to) for p in parameter)
     if isinstance(parameter, ClosedJaxpr):
         shapes = [
-            jax.ShapeDtypeStruct(a.shape, to.wide if to.concerns(a.dtype) else a.dtype, weak_type=a.weak_type)
+            jax.ShapeDtypeStruct(a.shape, to.dtype(a.dtype), weak_type=a.weak_type)
             for a in (v.aval for v in parameter.jaxpr.invars)
         ]
         return jax.make_jaxpr(lambda *a: _evaluate(parameter, a, to))(*shapes)
     if hasattr(parameter, "eqns"):  # a program without constants
         return _wide(ClosedJaxpr(parameter, ()), to).jaxpr
     try:
-        return to.wide if to.concerns(parameter) else parameter
+        return to.dtype(parameter)
     except TypeError:  # compared with a dtype, it says no
         return parameter

@@ -145,28 +145,83 @@ def signature(jaxpr: Any) -> tuple:
     )
 
 
-def keeps_rows(equation: Any, axes: dict[Any, tuple[int, ...]]) -> bool:
-    """Whether an operation leaves the samples in their order, where `axes` are those of its variables that grow."""
+def keeps_rows(few: Any, more: Any) -> bool:
+    """Whether a program's operations leave the samples in their order, those inside of loops and branches too.
+
+    Args:
+        few: the program for a number of samples.
+        more: the same program for another number.
+    """
+    before, after = variables(few), variables(more)
+    operations, others = ([e.primitive.name for e in program.eqns] for program in (few, more))
+    if operations != others or [len(_sizes(v)) for v in before] != [len(_sizes(v)) for v in after]:
+        return False
+    axes, pairs = growing_axes(before, after), zip(few.eqns, more.eqns, strict=True)
+    return all(_keeps_rows(equation, other, axes) for equation, other in pairs)
+
+
+def _keeps_rows(few: Any, more: Any, axes: dict[Any, tuple[int, ...]]) -> bool:
+    """Whether an operation does, where `axes` are those of its variables that grow."""
+    inner, others = inner_programs(few), inner_programs(more)
+    inside = len(inner) == len(others) and all(map(keeps_rows, inner, others))
+    return inside and not any(
+        axis in moved
+        for v, moved in zip((*few.invars, *few.outvars), _moved_axes(few), strict=True)
+        if not isinstance(v, Literal)
+        for axis in axes[v]
+    )
+
+
+def _moved_axes(equation: Any) -> list[set[int]]:
+    """For each operand and result of an operation, the axes whose entries it moves, mixes or picks."""
     params, name = equation.params, equation.primitive.name
+    shapes = [_sizes(v) for v in (*equation.invars, *equation.outvars)]
+    found: list[set[int]] = [set() for _ in shapes]
+    first, out = 0, len(equation.invars)
     if name in ORDERING:
         named = {*params.get("dimensions", ()), params.get("dimension"), params.get("axis")}
-        arrays = [v for v in (*equation.invars, *equation.outvars) if not isinstance(v, Literal)]
-        return not any(axis in named for v in arrays for axis in axes[v])
-    if name == "dot_general":
+        found = [named for _ in shapes]
+    elif name == "dot_general":
         contracted, _ = params["dimension_numbers"]
-        both = [(v, c) for v, c in zip(equation.invars, contracted, strict=True) if not isinstance(v, Literal)]
-        return not any(axis in c for v, c in both for axis in axes[v])
-    operand = equation.invars[0] if name in {"gather", "dynamic_slice"} else None
-    if operand is None or isinstance(operand, Literal):
-        return True
-    batched = getattr(params.get("dimension_numbers"), "operand_batching_dims", ())
-    return all(axis in batched or params["slice_sizes"][axis] == operand.aval.shape[axis] for axis in axes[operand])
+        found[:2] = map(set, contracted)
+    elif name in {"gather", "dynamic_slice"}:
+        batched = getattr(params.get("dimension_numbers"), "operand_batching_dims", ())
+        sizes = zip(params["slice_sizes"], shapes[first], strict=True)
+        found[first] = {k for k, (part, whole) in enumerate(sizes) if part != whole} - {*batched}
+    elif name.startswith("scatter"):
+        numbers, size = params["dimension_numbers"], len(shapes[first])
+        apart = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+        windows = zip((k for k in range(size) if k not in apart), numbers.update_window_dims, strict=True)
+        whole = {k for k, window in windows if shapes[2][window] == shapes[first][k]}
+        found[first] = found[out] = {*range(size)} - whole - {*numbers.operand_batching_dims}
+    elif name == "dynamic_update_slice":
+        found[first] = found[out] = {k for k, (a, b) in enumerate(zip(*shapes[:2], strict=True)) if a != b}
+    elif name == "pad":
+        found[first] = found[out] = {k for k, config in enumerate(params["padding_config"]) if any(config)}
+    elif name == "conv_general_dilated":
+        (lhs, *_), _, (result, *_) = params["dimension_numbers"]
+        found = [{*range(len(shape))} for shape in shapes]
+        if params["batch_group_count"] == 1:
+            found[first].remove(lhs)
+            found[out].remove(result)
+    elif "window_dimensions" in params:
+        kinds = zip(params["window_dimensions"], params["window_strides"], params["padding"], strict=True)
+        moved = {k for k, kind in enumerate(kinds) if kind != (1, 1, (0, 0))}
+        found = [moved for _ in shapes]
+    elif name == "fft":
+        found = [{*range(len(shape) - len(params["fft_lengths"]), len(shape))} for shape in shapes]
+    return found
+
+
+def _sizes(variable: Any) -> tuple[int, ...]:
+    """Of an array; none of a token."""
+    return getattr(variable.aval, "shape", ())
 
 
 def growing_axes(few: Iterable[Any], more: Iterable[Any]) -> dict[Any, tuple[int, ...]]:
     """For each variable of a program for few samples, the axes that differ in the program for more samples."""
     return {
-        v: tuple(k for k, (a, b) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if a != b)
+        v: tuple(k for k, (a, b) in enumerate(zip(_sizes(v), _sizes(w), strict=True)) if a != b)
         for v, w in zip(few, more, strict=True)
     }
 
@@ -254,7 +309,8 @@ def _count_results(jaxpr: Any, inputs: Sequence[bool], found: Counter) -> list[b
         operands = [depends(v) for v in equation.invars]
         if not any(operands):
             continue
-        if programs := inner_programs(equation):
+        programs = inner_programs(equation)
+        if programs and all(_takes_operands(equation, program) for program in programs):
             results = _count_inner(equation, programs, operands, found)
         else:
             results = [True] * len(equation.outvars)
@@ -265,6 +321,13 @@ def _count_results(jaxpr: Any, inputs: Sequence[bool], found: Counter) -> list[b
             )
         marked |= {v for v, result in zip(equation.outvars, results, strict=True) if result}
     return [depends(v) for v in jaxpr.outvars]
+
+
+def _takes_operands(equation: Any, program: Any) -> bool:
+    """Whether the program inside of an operation takes its last operands, not their entries as that of a scatter."""
+    given = equation.invars[len(equation.invars) - len(program.invars) :] if program.invars else []
+    same = [_sizes(v) for v in given] == [_sizes(v) for v in program.invars]
+    return same or equation.primitive.name in {"scan", "while"}
 
 
 def _count_inner(equation: Any, programs: list[Any], operands: list[bool], found: Counter) -> list[bool]:

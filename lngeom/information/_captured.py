@@ -22,7 +22,7 @@ from lngeom._core.lifting import has_narrow
 from lngeom._core.programs import inner_programs
 from lngeom._core.types import is_concrete
 
-CHOSEN_BY_JAX = {"precision", "ctx_mesh", "in_layouts", "out_layouts"}
+CHOSEN_BY_JAX = {"ctx_mesh", "in_layouts", "out_layouts"}
 """Parameters of operations that follow settings of JAX, by which `jax.jit` keeps programs apart itself."""
 
 CALLBACKS = {"pure_callback", "io_callback"}
@@ -135,7 +135,8 @@ def _trace(function: Any, arguments: PyTree, derive: Callable[..., Any] = lambda
         call, values = jax.tree.unflatten(structure, [next(arrays) if _is_array(leaf) else leaf for leaf in leaves])
         return [leaf for leaf in jax.tree.leaves(call(*values)) if isinstance(leaf, jax.Array)]
 
-    return jax.make_jaxpr(derive(run))(*arrays)
+    with jax.default_matmul_precision(None):  # so that a precision in the program is the function's own
+        return jax.make_jaxpr(derive(run))(*arrays)
 
 
 def _gradient(run: Callable[..., list]) -> Callable[..., list]:

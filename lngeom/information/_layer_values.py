@@ -123,6 +123,7 @@ def _source(entry: Entry, value: Array | None, shape: tuple[int, ...] | None) ->
         assert shape is not None
         return entry.split(jnp.broadcast_to(value, shape), *_axes(entry))
     indices = entry.split(value[..., 0], entry.source_rows, ())[..., 0]
+    indices = jnp.clip(indices, 0, count - 1) if entry.clipped else indices
     return jax.nn.one_hot(indices, count)  # rows beyond the table are zeros, as a gather drops them
 
 

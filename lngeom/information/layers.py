@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
@@ -111,6 +112,7 @@ class Entry(NamedTuple):
         window: of a convolution.
         inner: positions that share the axis of samples, [N P] as one axis; 1 where it has samples alone.
         factors: by which the leaf was multiplied before; numbers of variables as int.
+        clipped: whether a table is read at its first or last row for indices before or beyond all rows.
     """
 
     leaf: int
@@ -126,6 +128,7 @@ class Entry(NamedTuple):
     window: Window | None = None
     inner: int = 1
     factors: tuple[float | int, ...] = ()
+    clipped: bool = False
 
     def split(self, array: Array, rows: tuple[int, ...], columns: tuple[int, ...]) -> Float[Array, "N P *G H"]:
         """The array with samples first, then positions, then its columns as one axis or, of G groups, as two."""
@@ -246,6 +249,10 @@ def _sliced(view: np.ndarray, start_indices: Any, limit_indices: Any, strides: A
     return view[tuple(map(slice, start_indices, limit_indices, steps))]
 
 
+def _is_complex(variable: Any) -> bool:
+    return jnp.issubdtype(variable.aval.dtype, jnp.complexfloating)
+
+
 class _Unknown(Exception):
     """A leaf enters in a way that is not known here."""
 
@@ -254,6 +261,7 @@ class _Reader:
     """Follows each leaf through the equations until it enters.
 
     Attributes:
+        in_order: whether operations leave the samples in their order.
         numbers: of all variables.
         axes: for each variable, the axes that grow with the number of samples.
         leaves: for each variable that is a rearranged leaf, its number and a view with its strides.
@@ -264,6 +272,7 @@ class _Reader:
 
     def __init__(self, few: Any, more: Any, residuals: int, leaves: list, limit: float):
         self.jaxpr, self.limit = few, limit
+        self.in_order = keeps_rows(few, more)
         self.shapes = [leaf.shape for leaf in leaves]
         self.numbers = {v: k for k, v in enumerate(variables(few))}
         self.axes = growing_axes(variables(few), variables(more))
@@ -277,9 +286,8 @@ class _Reader:
         self.factors: dict[Any, tuple[float | int, ...]] = {}
 
     def layers(self) -> Layers:
-        in_order = True
+        in_order = self.in_order
         for equation in self.jaxpr.eqns:
-            in_order = in_order and keeps_rows(equation, self.axes)
             operands = [k for k, v in enumerate(equation.invars) if not isinstance(v, Literal) and v in self.leaves]
             if not operands:
                 if all(isinstance(v, Literal) or v in self.known for v in equation.invars):
@@ -328,6 +336,8 @@ class _Reader:
     def _read(self, equation: Any, operand: int) -> tuple[float | int, ...]:
         """Adds what an equation says of a leaf; returns the factors with which the leaf is multiplied after it."""
         name, out = equation.primitive.name, equation.outvars[0]
+        if _is_complex(out):
+            raise _Unknown("it becomes complex")
         leaf, view = self.leaves[equation.invars[operand]]
         factors = (*self.factors.get(equation.invars[operand], ()), *self._multiples(equation, operand))
         if len(factors) > len(self.factors.get(equation.invars[operand], ())) and not self.axes[out]:
@@ -441,6 +451,8 @@ class _Reader:
         (axis,) = self.axes[out]
         rows = (axis, *(k for k in range(last) if k != axis))
         self._enter(leaf, "table", out, rows, (last,), self._place(leaf, view, [], [], [0], [1]), indices, rows)
+        clipped = equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
+        self.entries[-1] = self.entries[-1]._replace(clipped=clipped)
 
     def _enter(
         self,
@@ -508,6 +520,8 @@ class _Reader:
             except ValueError:  # no view has these entries
                 break
             if math.prod(out.aval.shape) != math.prod(shape):  # it is repeated, or broadcast in a sum
+                break
+            if _is_complex(out):  # its derivative is, too
                 break
             found = {(s, n): k for k, (s, n) in enumerate(zip(view.strides, view.shape, strict=True)) if n > 1}
             if any((start.strides[k], shape[k]) not in found for k in wide):  # axes are joined or divided

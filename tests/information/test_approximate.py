@@ -214,6 +214,23 @@ def test_masks_chunks_and_scores_are_respected():
     np.testing.assert_allclose(np.trace(np.asarray(coarse.as_matrix())), float(drawn.trace()), rtol=1e-6)
 
 
+def test_vectors_are_taken_where_the_only_leaf_is_one_within_a_tree():
+    F = lg.fisher(lambda p, x: jnp.tanh(x * p["g"][None]), {"g": jnp.ones(3)}, X, family=lg.families.Gaussian())
+    found = F.approximate("blocks")
+    np.testing.assert_allclose(found.as_matrix(), F.as_matrix(), atol=1e-12)
+    v = jnp.arange(3.0)
+    np.testing.assert_allclose(found @ v, F @ v, atol=1e-12)
+    np.testing.assert_allclose(found.solve(v, 0.1).value, F.solve(v, 0.1).value, atol=1e-12)
+
+
+def test_a_mask_leaves_out_the_samples_it_means_where_their_order_is_another():
+    apply = lambda p, x: (x[::-1] @ p["w"])[::-1]  # noqa: E731
+    mask = jnp.arange(len(X)) < 3
+    F = lg.fisher(apply, {"w": jnp.ones((X.shape[1], 2))}, X, family=lg.families.Gaussian(), mask=mask)
+    for kind in ("kfac", "ekfac"):  # the input's products, and an identity
+        np.testing.assert_allclose(F.approximate(kind).as_matrix(), F.as_matrix(), atol=1e-12)
+
+
 def test_a_gain_of_an_input_that_is_broadcast_and_a_leaf_without_entries_have_parts():
     f = lambda p, x: jnp.tanh((x[:, None, :] * p["gain"][None]).sum(-1)) @ p["w"]  # noqa: E731
     params = {"empty": jnp.zeros((0, 3)), "gain": drawn(0, 6, 3), "w": jnp.ones((6, 2))}

@@ -115,6 +115,109 @@ def test_outputs_in_another_order_than_the_samples_have_rows():
     np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
 
 
+def _sorted_rows(p, x):
+    order = jnp.argsort(x[:, 0])
+    return jnp.zeros((len(x), 3)).at[order].set(x[order] @ p["w"])
+
+
+def _sorted_positions(p, x):
+    """Rows of all samples together sorted, as by the expert that takes them; and back."""
+    rows = jnp.concatenate([x[:, None], jnp.sin(3 * x[:, None])], 1).reshape(-1, 4)
+    order = jnp.argsort(rows[:, 0])
+    back = jnp.zeros((len(rows), 3)).at[order].set(jnp.tanh(rows[order] @ p["w"]))
+    return jnp.sum(back.reshape(len(x), 2, 3), 1)
+
+
+def _back_in_a_branch(p, x):
+    return jax.lax.cond(x[0, 0] > -9, lambda h: h[::-1], lambda h: h, x[::-1] @ p["w"])
+
+
+def _back_in_a_loop(p, x):
+    return jax.lax.scan(lambda h, _: (jnp.tanh(h)[::-1], None), x[::-1] @ p["w"], length=3)[0]
+
+
+def _rolled_by_padding(p, x):
+    h = jnp.roll(x, 1, 0) @ p["w"]
+    return jnp.pad(h[1:], ((0, 1), (0, 0))) + jnp.pad(h[:1], ((len(x) - 1, 0), (0, 0)))
+
+
+def _written_in_turn(p, x):
+    h = x[::-1] @ p["w"]
+
+    def put(k, z):
+        return jax.lax.dynamic_update_slice(z, jax.lax.dynamic_slice(h, (len(x) - 1 - k, 0), (1, 3)), (k, 0))
+
+    return jax.lax.fori_loop(0, len(x), put, jnp.zeros((len(x), 3)))
+
+
+OTHER_ORDERS = (
+    _sorted_rows,
+    _sorted_positions,
+    _back_in_a_branch,
+    _back_in_a_loop,
+    _rolled_by_padding,
+    _written_in_turn,
+)
+
+
+@pytest.mark.parametrize("inner", OTHER_ORDERS)
+def test_rows_that_operations_put_back_in_order_are_formed(inner):
+    apply = lambda p, x: inner(p, x) + x @ p["u"]  # noqa: E731
+    params, X = {"w": drawn(1, 4, 3), "u": drawn(2, 4, 3)}, drawn(3, 11, 4)
+    F = lg.fisher(apply, params, X, family=lg.families.Categorical(), mask=jnp.arange(11.0), check=False)
+    assert _rows.readable_layers(F.problem, row_chunks(F)) is None
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+    np.testing.assert_allclose(jnp.diagonal(F.as_matrix()), by_rows(F), rtol=1e-10)
+
+
+def _windowed(p, x):
+    """Operations that move entries along other axes than that of samples."""
+    h = jnp.tanh(x @ p["w"])
+    h = jnp.zeros((len(x), 5)).at[:, jnp.array([4, 0, 2])].add(h)
+    h = jax.lax.dynamic_update_slice(jnp.pad(h, ((0, 0), (1, 0))), h[:, :1], (0, 0))
+    h = jax.lax.reduce_window(h, 0.0, jax.lax.add, (1, 2), (1, 1), "VALID")
+    return jax.lax.cond(x[0, 0] > -9, jnp.tanh, jnp.sin, h)
+
+
+def test_rows_that_stay_in_order_are_not_formed():
+    F = lg.fisher(_windowed, {"w": drawn(1, 4, 3)}, drawn(3, 9, 4), family=lg.families.Categorical(), check=False)
+    assert _rows.readable_layers(F.problem, row_chunks(F)) is not None
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap", "fill"])
+def test_rows_of_a_table_beyond_its_end_are_those_that_are_read(mode):
+    def apply(p, x):
+        return jnp.tanh(jnp.sum(jnp.take(p["table"], x, 0, mode=mode, fill_value=0), 1)) @ p["head"]
+
+    rows = jnp.array([[0, 1], [2, 7], [3, 4], [9, 1], [4, 4], [-9, 2], [-1, 8]])
+    params = {"table": drawn(1, 5, 3), "head": drawn(2, 3, 2)}
+    F = lg.fisher(apply, params, rows, family=lg.families.Categorical())
+    assert not _rows.readable_layers(F.problem, row_chunks(F)).unknown
+    np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+
+
+COMPLEX = {
+    "kernel": lambda p, x: jnp.abs(jnp.exp(1j * x) @ p["w"]),
+    "gain": lambda p, x: jnp.imag((0.3 + 2j) * jnp.exp(1j * x) * p["g"]),
+    "bias": lambda p, x: jnp.abs(jnp.exp(1j * x) + p["g"]),
+    "transformed": lambda p, x: jnp.abs(jnp.fft.fft(x @ p["w"])),
+    "factor": lambda p, x: jnp.imag((x + 2j) @ (p["w"] * (0.5 + 1j))),
+}
+
+
+@pytest.mark.parametrize("model", COMPLEX.values(), ids=COMPLEX)
+def test_leaves_that_meet_complex_numbers_have_rows(model):
+    def apply(p, x):
+        return model(p, x) @ p["head"]
+
+    params = {"w": drawn(1, 4, 4), "g": drawn(2, 1, 4), "head": drawn(3, 4, 2)}
+    with jax.numpy_dtype_promotion("standard"):
+        F = lg.fisher(apply, params, drawn(4, 7, 4), family=lg.families.Categorical())
+        np.testing.assert_allclose(F.diagonal(), by_rows(F), rtol=1e-10)
+        np.testing.assert_allclose(F.approximate("ekfac").trace(), np.sum(by_rows(F)), rtol=1e-10)
+
+
 @pytest.mark.thorough
 def test_left_out_leaves_stay_out_and_leaves_of_16_bits_are_summed_in_32():
     F = deep(wrt=["in", "loop"])

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import lngeom as lg
 import numpy as np
 import pytest
+from lngeom._core.lifting import In64Bits
 from lngeom._core.numerics import agreement
+from lngeom._core.programs import CALLS
 
 from tests.cases import drawn
 
@@ -46,6 +48,26 @@ def test_casts_inside_are_lifted(params, X):
         assert F.rank() == expected.rank()
     as_written = lg.fisher(casting, wide(params), X, family=FAMILY).as_matrix()
     assert not agreement(as_written, expected.as_matrix(), 1e-9).agrees
+
+
+def test_casts_to_complex_numbers_are_lifted(params, X):
+    def rotated(params, x, dtype=jnp.complex64):
+        turn = jnp.exp(1j * jnp.arange(5)).astype(dtype)
+        return jnp.abs((x @ params["a"]).astype(dtype) * turn[None] + turn[None]) @ params["b"]
+
+    with jax.numpy_dtype_promotion("standard"):
+        F = lg.fisher(rotated, params, X, family=FAMILY, dtype="float64")
+        expected = lg.fisher(lambda p, x: rotated(p, x, jnp.complex128), wide(params), X, family=FAMILY).as_matrix()
+        assert agreement(F.as_matrix(), expected, 1e-13).agrees
+
+
+def test_names_that_are_codes_of_dtypes_stay_names(params, X):
+    @jax.jit
+    def f(a):
+        return jnp.sin(a)
+
+    program = jax.make_jaxpr(In64Bits(lambda params, x: f(x @ params["a"])))(params, jnp.asarray(X, jnp.float32))
+    assert [e.params["name"] for e in program.jaxpr.eqns if e.primitive.name in CALLS] == ["f"]
 
 
 def test_a_forward_rule_is_lifted_and_a_reverse_rule_is_named(params, X):

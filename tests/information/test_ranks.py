@@ -9,6 +9,7 @@ import lngeom as lg
 import numpy as np
 import pytest
 from lngeom._core.numerics import decide_rank
+from lngeom.information._problem import unused_leaves
 from lngeom.information._spectrum import cancelled_squares
 
 from . import zoo
@@ -90,6 +91,16 @@ def test_low_precision_inside_a_scan_is_seen():
         return jax.lax.scan(step, x @ p["a"], None, length=3)[0] @ p["b"]
 
     assert _fisher(jnp.float64, apply).problem.precision().operations == ("tanh",)
+
+
+@pytest.mark.parametrize("put", [lambda h: h.at[:, 0].add(1.0), lambda h: h.at[:, 0].set(1.0)])
+def test_low_precision_behind_a_scatter_is_seen(put):
+    def apply(p, x):
+        return jnp.tanh(put(x @ p["a"]).astype(jnp.float32)).astype(x.dtype) @ p["b"]
+
+    F = _fisher(jnp.float64, apply)
+    assert F.problem.precision().operations == ("tanh",)
+    assert not unused_leaves(F.problem)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

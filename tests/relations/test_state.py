@@ -210,6 +210,19 @@ def test_a_callback_is_no_change():
     assert_close(F.as_matrix(), 4 * lg.fisher(lambda p, x: x @ p, params, X, family=FAMILIES[0]).as_matrix())
 
 
+def test_a_precision_is_read_at_each_call_and_a_setting_of_jax_is_no_change():
+    X, params, holder = jnp.ones((N, C)), jnp.ones((C, C)), SimpleNamespace(precision=None)
+
+    def captured():
+        return _captured.capture(lambda p, x: jnp.dot(x, p, precision=holder.precision), params, X)
+
+    before = captured()
+    with jax.default_matmul_precision("highest"):
+        assert captured() == before
+    holder.precision = "highest"
+    assert captured() != before
+
+
 @relation(case=cases(), data=st.data(), thorough=80)
 def test_stopped_is_zero_and_left_out_is_the_rest(case, data):
     names = sorted(case.params)

@@ -140,6 +140,9 @@ def approximate(
         everything = list(range(len(problem.layout.leaves)))
         return ApproximateFisher(_diagonal_parts(F, everything), F, kind, convention)
     layers = find_layers(replace(problem, scores=None), limit, STEPS).readable(problem)
+    if problem.weights is not None and not layers.in_order:
+        reason = "samples that a mask may leave out are in another order there than in the outputs"
+        layers = layers.without(dict.fromkeys(range(len(problem.layout.leaves)), reason))
     groups = group(layers)
     if kind == "blocks":
         members = together(layers, groups)

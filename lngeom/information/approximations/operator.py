@@ -282,7 +282,7 @@ Parts = tuple[Part, ...]
 
 def _apply(parts: Parts, layout: Layout, function: Callable[[Array], Array], v: PyTree) -> PyTree:
     """The product Q f(s) Qᵀ v of a pytree like the parameters, or of a ravelled vector."""
-    flat = isinstance(v, jax.Array) and v.ndim == 1 and layout.leaves[0][0] != v.shape
+    flat = isinstance(v, jax.Array) and layout.kind_of(v) == "vector"
     tangent = layout.unravel(v) if flat else v
     layout.check(tangent)
     leaves = jax.tree.leaves(tangent)
