@@ -22,8 +22,8 @@ MARKED = {"scale", "rms", "turn-units", "turn-queries-and-keys"}  # transformers
 ALIKE = {"smooth", "fold-scales"}  # the first scales channels as scale-channels does; for the second see SCALED
 LOADABLE = [word for word in STEPS if word not in MARKED | ALIKE]
 WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated", "rotate=4"]
-BEFORE = ["", "untie,", "untie,fold,", "untie,fold,centre,rotate,"]
-LONG = 12  # random sequences of steps a model
+BEFORE = {True: ["", "untie,", "untie,fold,"], False: ["", "untie,fold,centre,rotate,"]}  # tied or not
+LONG = 12  # random sequences of steps a family
 
 SCALED = {"dinov2": ["fold-scales", "fold,fold-scales,centre,rotate"]}
 """Further plans of families whose branches have factors of channels."""
@@ -55,12 +55,12 @@ MODELS: list[tuple[str, dict, str | None, bool]] = [
 ]
 
 
-def plans(kind: str) -> list[str]:
+def plans(kind: str, tied: bool) -> list[str]:
     """Every step alone and after others, and random sequences; of families with a layout of others, some."""
-    draw = np.random.default_rng(len(kind))
-    before, count = (BEFORE, LONG) if kind in TWICE else (BEFORE[:1], LONG // 3)
+    draw = np.random.default_rng([len(kind), tied])
+    before, count = (BEFORE[tied], LONG // 2) if kind in TWICE else ([""], LONG // 3)
     long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(count)]
-    every = [f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[-1]}balance"] + long
+    every = [f"{first}{word}" for first in before for word in WORDS] + [f"{BEFORE[False][-1]}balance"] + long
     return [*dict.fromkeys([*every, *SCALED.get(kind, ())])]
 
 
@@ -99,7 +99,7 @@ def test_what_is_certified_is_what_the_package_loads(kind, options, name, shards
     theirs = hf.all_outputs(kind, tmp_path / "old", tokens, name=name)
     counts = Counter()
     worst = 0.0
-    for i, text in enumerate(plans(kind)):
+    for i, text in enumerate(plans(kind, options.get("tie_word_embeddings", False))):
         steps = made(text, stack, weights)
         try:
             found = rw.apply(stack, weights, steps)
