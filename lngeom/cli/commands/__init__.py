@@ -8,6 +8,7 @@ import typer
 
 from lngeom.cli.commands import version
 from lngeom.cli.console import tell
+from lngeom.cli.workers import collect_seldom
 
 NAMES = (
     *("verify", "papers", "new_paper", "table", "figures", "explore", "prove", "check", "lint", "fisher", "rewrite"),
@@ -45,6 +46,7 @@ for _name in NAMES:
 
 def main() -> None:
     """Runs the command, within `lngeom.__main__`."""
+    collect_seldom()
     try:
         app()
     except OSError as error:
