@@ -11,7 +11,7 @@ from typing import Any
 
 
 def collect_seldom() -> None:
-    """Looks for garbage less often, and not among imports: by default it takes a sixth of the time in which JAX traces."""
+    """Looks for garbage less often, and not among imports: that takes a sixth of the time in which JAX traces."""
     gc.freeze()
     gc.set_threshold(5000, 10, 10)
 
