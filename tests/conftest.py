@@ -6,7 +6,6 @@ often (a tenth less), and a decomposition takes one thread, since workers share 
 """
 
 import atexit
-import gc
 import os
 import signal
 import tempfile
@@ -66,9 +65,9 @@ def _compile_quickly(request):
 
 
 def pytest_collection_finish(session):
-    """Modules stay, and the collector of garbage need not look at their objects again: a tenth of the time."""
-    gc.freeze()
-    gc.set_threshold(5000, 10, 10)
+    from lngeom.cli.workers import collect_seldom
+
+    collect_seldom()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,7 +22,9 @@ MARKED = {"scale", "rms", "turn-units", "turn-queries-and-keys"}  # transformers
 ALIKE = {"smooth", "fold-scales"}  # the first scales channels as scale-channels does; for the second see SCALED
 LOADABLE = [word for word in STEPS if word not in MARKED | ALIKE]
 WORDS = [*LOADABLE, "scale=2", "balance=power-of-two", "drop-key-bias=unrotated", "rotate=4"]
-BEFORE = {True: ["", "untie,", "untie,fold,"], False: ["", "untie,fold,centre,rotate,"]}  # tied or not
+BEFORE = {True: ["", "untie,", "untie,fold,"], False: ["", "untie,fold,centre,rotate,"]}
+"""What goes before a step, of models whose head is tied, and of others."""
+
 LONG = 12  # random sequences of steps a family
 
 SCALED = {"dinov2": ["fold-scales", "fold,fold-scales,centre,rotate"]}
@@ -30,7 +32,7 @@ SCALED = {"dinov2": ["fold-scales", "fold,fold-scales,centre,rotate"]}
 
 TWICE = ("llama", "gemma", "gemma2", "olmo", "olmo2", "mixtral", "gpt2", "gpt_neox", "gptj", "opt", "bert", "bloom")
 TWICE += ("mistral", "qwen2", "qwen3")
-"""Families that are rewritten untied, in one file, and tied, in shards, by all plans; others are one, by some plans."""
+"""Families that are rewritten untied, in one file, and tied, in shards, by half of the plans each; others by some."""
 
 BIASES = {"attention_bias": True}
 MODELS: list[tuple[str, dict, str | None, bool]] = [
@@ -56,7 +58,10 @@ MODELS: list[tuple[str, dict, str | None, bool]] = [
 
 
 def plans(kind: str, tied: bool) -> list[str]:
-    """Every step alone and after others, and random sequences; of families with a layout of others, some."""
+    """Every step alone and after others, and random sequences; of families with a layout of others, some.
+
+    Where a family has models of both kinds, `tied` tells which half of the plans.
+    """
     draw = np.random.default_rng([len(kind), tied])
     before, count = (BEFORE[tied], LONG // 2) if kind in TWICE else ([""], LONG // 3)
     long = [",".join(draw.choice(WORDS, size=draw.integers(3, 7), replace=False)) for _ in range(count)]
